@@ -1,0 +1,48 @@
+// Rows shared out to threads in blocks, for the variants that give a row to one thread.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+
+#include "cpu/float_environment.h"
+#include "cpu/variants.h"
+
+namespace softmaxd::cpu {
+
+// Calls compute(first_row, count, workspace) on each thread for block after block.
+template <class Compute>
+class RowBlocks final : public SharedWork {
+ public:
+  RowBlocks(const Job& job, Compute compute)
+      : job_(job),
+        compute_(compute),
+        block_(std::clamp<std::size_t>(kBlockBytes / job.row_bytes(), 1, job.matrix.rows)) {}
+
+  void run() {
+    const std::size_t blocks = (job_.matrix.rows + block_ - 1) / block_;
+    job_.pool.run(*this, blocks - 1);
+  }
+
+  void participate() override {
+    const FlushToZero flush;
+    const WorkspacePool::Loan workspace = job_.workspaces.borrow();
+    while (true) {
+      const std::size_t first = next_.fetch_add(block_, std::memory_order_relaxed);
+      if (first >= job_.matrix.rows) break;
+      compute_(first, std::min(block_, job_.matrix.rows - first), workspace.data());
+    }
+    if (job_.stream) job_.kernels.fence();
+  }
+
+ private:
+  // Large enough that waking a thread (about 10 us) is worth it, small enough that the last block is not waited for.
+  static constexpr std::size_t kBlockBytes = 128 * 1024;
+
+  const Job& job_;
+  Compute compute_;
+  const std::size_t block_;
+  std::atomic<std::size_t> next_{0};
+};
+
+}  // namespace softmaxd::cpu

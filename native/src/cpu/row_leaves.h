@@ -1,0 +1,58 @@
+// One row of a job, cut into leaves.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "cpu/row_stats.h"
+#include "cpu/variants.h"
+
+namespace softmaxd::cpu {
+
+class RowLeaves {
+ public:
+  RowLeaves(const Job& job, std::size_t row)
+      : job_(job), source_(job.source + row * job.row_bytes()), destination_(job.destination + row * job.row_bytes()) {}
+
+  std::size_t count() const { return leaf_count(job_.matrix.cols); }
+
+  LeafStats measure(std::size_t leaf) const { return job_.kernels.measure(source(leaf), columns(leaf)); }
+
+  // exponentials: the row's, not the leaf's.
+  LeafStats exponentiate(std::size_t leaf, float* exponentials) const {
+    return job_.kernels.exponentiate(source(leaf), columns(leaf), exponentials + leaf * kLeafColumns, true);
+  }
+
+  void write_scaled(std::size_t leaf, const float* exponentials, LeafStats stats, const RowStats& row,
+                    std::byte* staging) const {
+    const float factor = leaf_factor(stats.max, row, job_.options.zero_masked_rows);
+    write(leaf, staging,
+          [&](std::byte* out) { job_.kernels.scale(exponentials + leaf * kLeafColumns, columns(leaf), factor, out); });
+  }
+
+  void write_reread(std::size_t leaf, LeafStats stats, const RowStats& row, std::byte* staging) const {
+    const float factor = leaf_factor(stats.max, row, job_.options.zero_masked_rows);
+    write(leaf, staging, [&](std::byte* out) {
+      job_.kernels.exponentiate_scale(source(leaf), columns(leaf), stats.max, factor, out);
+    });
+  }
+
+ private:
+  std::size_t leaf_bytes() const { return kLeafColumns * job_.kernels.item_size; }
+  std::size_t columns(std::size_t leaf) const { return std::min(kLeafColumns, job_.matrix.cols - leaf * kLeafColumns); }
+  const std::byte* source(std::size_t leaf) const { return source_ + leaf * leaf_bytes(); }
+
+  // Lets `produce` write where the result belongs, or into `staging` if it is to pass the caches from there.
+  template <class Produce>
+  void write(std::size_t leaf, std::byte* staging, Produce produce) const {
+    std::byte* out = destination_ + leaf * leaf_bytes();
+    produce(job_.stream ? staging : out);
+    if (job_.stream) job_.kernels.stream(out, staging, columns(leaf) * job_.kernels.item_size);
+  }
+
+  const Job& job_;
+  const std::byte* source_;
+  std::byte* destination_;
+};
+
+}  // namespace softmaxd::cpu

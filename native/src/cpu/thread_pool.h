@@ -1,0 +1,54 @@
+// A fixed set of threads that help whoever calls.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace softmaxd::cpu {
+
+// Work that any number of threads can share.
+class SharedWork {
+ public:
+  virtual ~SharedWork() = default;
+
+  // Takes pieces of the work until none is left that nobody else has taken, then returns. Must not throw.
+  // Called by the thread that asked and by every helper that is free, at the same time.
+  virtual void participate() = 0;
+};
+
+class ThreadPool {
+ public:
+  // helpers: threads besides the calling ones; may be 0.
+  explicit ThreadPool(std::size_t helpers);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // Calls work.participate() here and on up to `helpers` free threads; returns when no thread is in it any more.
+  // Thread-safe. Helpers that are busy with another caller's work are not waited for.
+  void run(SharedWork& work, std::size_t helpers);
+
+  std::size_t helpers() const { return threads_.size(); }
+
+ private:
+  struct Invitation {
+    SharedWork* work;
+    std::size_t open;    // helpers that may still come
+    std::size_t inside;  // helpers in participate() now
+  };
+
+  void help();
+
+  std::mutex mutex_;
+  std::condition_variable invited_;
+  std::condition_variable left_;
+  std::deque<Invitation*> invitations_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace softmaxd::cpu

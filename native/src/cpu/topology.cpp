@@ -1,0 +1,64 @@
+#include "cpu/topology.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+namespace softmaxd::cpu {
+namespace {
+
+std::size_t affinity_threads() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  }
+  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&allowed)));
+}
+
+template <class... Values>
+bool read_values(const std::string& path, Values&... values) {
+  std::ifstream file(path);
+  return static_cast<bool>((file >> ... >> values));
+}
+
+// The CPUs' worth of time that the cgroup grants, from version 2's cpu.max or version 1's cpu.cfs_*_us.
+std::optional<double> quota_threads() {
+  std::string quota;
+  double period = 0;
+  if (read_values("/sys/fs/cgroup/cpu.max", quota, period)) {
+    if (quota == "max" || period <= 0) return std::nullopt;
+    return std::stod(quota) / period;
+  }
+  double microseconds = 0;
+  if (read_values("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", microseconds) &&
+      read_values("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period) && microseconds > 0 && period > 0) {
+    return microseconds / period;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::size_t usable_threads() {
+  const std::size_t allowed = affinity_threads();
+  const std::optional<double> quota = quota_threads();
+  if (!quota) return allowed;
+  return std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(*quota)), 1, allowed);
+}
+
+std::size_t level2_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return static_cast<std::size_t>(bytes);
+#endif
+  return std::size_t{1} << 20;
+}
+
+}  // namespace softmaxd::cpu
