@@ -32,9 +32,9 @@ std::string target_name(std::string_view asked) {
   throw Unsupported(message);
 }
 
-// Half of the second-level cache for the exponentials, the other half for what flows past them.
+// Half of the second-level cache for the exponentials of two rows, the other half for what flows past them.
 std::size_t cached_columns() {
-  const std::size_t columns = cpu::level2_cache_bytes() / 2 / sizeof(float);
+  const std::size_t columns = cpu::level2_cache_bytes() / 4 / sizeof(float);
   return std::clamp(columns / cpu::kLeafColumns, std::size_t{1}, cpu::kMaxCachedLeaves) * cpu::kLeafColumns;
 }
 

@@ -109,21 +109,35 @@ HWY_INLINE LeafStats exponentials(const typename T::Item* x, std::size_t n, Use 
   return {max, total(partial)};
 }
 
+// Asks the cache for the leaf behind this one while this one computes: without, the memory waits during the arithmetic
+// (measured: 0.74 against 0.93 of a copy at 4096 x 4096). An address, not a pointer, as it may lie behind the tensor's
+// end, where a prefetch does nothing.
+template <class T>
+class NextLeaf {
+ public:
+  HWY_INLINE NextLeaf(const void* x, std::size_t n)
+      : address_(reinterpret_cast<std::uintptr_t>(x) + n * sizeof(typename T::Item)) {}
+
+  HWY_INLINE void prefetch(std::size_t i) const {
+    hwy::Prefetch(reinterpret_cast<const char*>(address_ + i * sizeof(typename T::Item)));
+  }
+
+ private:
+  const std::uintptr_t address_;
+};
+
 template <class T>
 LeafStats measure(const void* x, std::size_t n) {
-  return exponentials<T>(static_cast<const typename T::Item*>(x), n, [](VF, std::size_t) HWY_ATTR {});
+  const NextLeaf<T> next(x, n);
+  return exponentials<T>(static_cast<const typename T::Item*>(x), n,
+                         [next](VF, std::size_t i) HWY_ATTR { next.prefetch(i); });
 }
 
 template <class T>
-LeafStats exponentiate(const void* x, std::size_t n, float* e, bool prefetch) {
-  const auto* items = static_cast<const typename T::Item*>(x);
-  if (!prefetch) {
-    return exponentials<T>(items, n, [e](VF v, std::size_t i) HWY_ATTR { hn::StoreU(v, DF(), e + i); });
-  }
-  // An address, not a pointer: it may lie behind the tensor's end, where a prefetch does nothing.
-  const auto ahead = reinterpret_cast<std::uintptr_t>(items) + n * sizeof(*items);
-  return exponentials<T>(items, n, [e, ahead](VF v, std::size_t i) HWY_ATTR {
-    hwy::Prefetch(reinterpret_cast<const char*>(ahead + i * sizeof(typename T::Item)));
+LeafStats exponentiate(const void* x, std::size_t n, float* e) {
+  const NextLeaf<T> next(x, n);
+  return exponentials<T>(static_cast<const typename T::Item*>(x), n, [next, e](VF v, std::size_t i) HWY_ATTR {
+    next.prefetch(i);
     hn::StoreU(v, DF(), e + i);
   });
 }
@@ -146,12 +160,14 @@ void exponentiate_scale(const void* x, std::size_t n, float max, float factor, v
   constexpr std::size_t width = hn::MaxLanes(d);
   const VF subtrahend = hn::Set(d, max == kNegativeInfinity ? 0.0f : max);
   const VF factors = hn::Set(d, factor);
+  const NextLeaf<T> next(x, n);
   auto* out = static_cast<typename T::Item*>(y);
   for_each_step<T>(static_cast<const typename T::Item*>(x), n, [&](const typename T::Item* p, std::size_t i) HWY_ATTR {
     typename T::Item step[kLanes];
     const bool whole = i + kLanes <= n;
     typename T::Item* to = whole ? out + i : step;
     for (std::size_t v = 0; v < kVectors; ++v) {
+      next.prefetch(i + v * width);
       const VF e = exp_difference<T::kExactDifference>(T::load(p + v * width), subtrahend);
       T::store(hn::Mul(e, factors), to + v * width);
     }
@@ -164,7 +180,7 @@ void leaf_rows(const void* x, void* y, std::size_t rows, std::size_t cols, float
   const auto* in = static_cast<const typename T::Item*>(x);
   auto* out = static_cast<typename T::Item*>(y);
   for (std::size_t row = 0; row < rows; ++row, in += cols, out += cols) {
-    const LeafStats leaf = exponentiate<T>(in, cols, e, true);
+    const LeafStats leaf = exponentiate<T>(in, cols, e);
     scale<T>(e, cols, leaf_factor(leaf.max, combine(&leaf, 1), zero_masked_rows), out);
   }
 }

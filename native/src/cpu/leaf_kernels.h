@@ -13,7 +13,7 @@
 
 namespace softmaxd::cpu {
 
-inline constexpr std::size_t kLeafColumns = 4096;
+inline constexpr std::size_t kLeafColumns = 2048;
 
 constexpr std::size_t leaf_count(std::size_t cols) { return (cols + kLeafColumns - 1) / kLeafColumns; }
 
@@ -24,7 +24,6 @@ struct LeafStats {
   float sum;
 };
 
-// Returns 1 / (sum of the row), scaled from a leaf's maximum to its row's; see row_stats.h.
 struct LeafKernels {
   std::size_t item_size;
 
@@ -32,8 +31,7 @@ struct LeafKernels {
   LeafStats (*measure)(const void* x, std::size_t n);
 
   // (n) -> stats, and e[i] = exp(x[i] - max) with n <= kLeafColumns. e has room for n rounded up to 32 floats.
-  // Asks the cache for the `prefetch_bytes` that lie `prefetch_bytes` behind x.
-  LeafStats (*exponentiate)(const void* x, std::size_t n, float* e, bool prefetch);
+  LeafStats (*exponentiate)(const void* x, std::size_t n, float* e);
 
   // y[i] = e[i] * factor.
   void (*scale)(const float* e, std::size_t n, float factor, void* y);

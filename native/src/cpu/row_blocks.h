@@ -14,10 +14,7 @@ namespace softmaxd::cpu {
 template <class Compute>
 class RowBlocks final : public SharedWork {
  public:
-  RowBlocks(const Job& job, Compute compute)
-      : job_(job),
-        compute_(compute),
-        block_(std::clamp<std::size_t>(kBlockBytes / job.row_bytes(), 1, job.matrix.rows)) {}
+  RowBlocks(const Job& job, Compute compute) : job_(job), compute_(compute), block_(block_rows(job)) {}
 
   void run() {
     const std::size_t blocks = (job_.matrix.rows + block_ - 1) / block_;
@@ -36,8 +33,15 @@ class RowBlocks final : public SharedWork {
   }
 
  private:
-  // Large enough that waking a thread (about 10 us) is worth it, small enough that the last block is not waited for.
-  static constexpr std::size_t kBlockBytes = 128 * 1024;
+  // Several blocks a thread, so that the last is not waited for long; but no smaller than what waking a thread (about
+  // 10 us) is worth, and no larger than what keeps the pipeline inside a block full.
+  static std::size_t block_rows(const Job& job) {
+    constexpr std::size_t kBlocksPerThread = 4;
+    constexpr std::size_t kMinBytes = 64 * 1024;
+    constexpr std::size_t kMaxBytes = 512 * 1024;
+    const std::size_t share = job.matrix.rows * job.row_bytes() / (kBlocksPerThread * (job.pool.helpers() + 1));
+    return std::clamp<std::size_t>(std::clamp(share, kMinBytes, kMaxBytes) / job.row_bytes(), 1, job.matrix.rows);
+  }
 
   const Job& job_;
   Compute compute_;

@@ -20,7 +20,7 @@ class RowLeaves {
 
   // exponentials: the row's, not the leaf's.
   LeafStats exponentiate(std::size_t leaf, float* exponentials) const {
-    return job_.kernels.exponentiate(source(leaf), columns(leaf), exponentials + leaf * kLeafColumns, true);
+    return job_.kernels.exponentiate(source(leaf), columns(leaf), exponentials + leaf * kLeafColumns);
   }
 
   void write_scaled(std::size_t leaf, const float* exponentials, LeafStats stats, const RowStats& row,

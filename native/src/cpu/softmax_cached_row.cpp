@@ -22,12 +22,30 @@ void compute_leaf_rows(const Job& job, std::size_t first, std::size_t count, std
   }
 }
 
-void compute_row(const RowLeaves& row, std::byte* staging, float* exponentials) {
-  LeafStats stats[kMaxCachedLeaves];
-  for (std::size_t leaf = 0; leaf < row.count(); ++leaf) stats[leaf] = row.exponentiate(leaf, exponentials);
-  const RowStats row_stats = combine(stats, row.count());
-  for (std::size_t leaf = 0; leaf < row.count(); ++leaf) {
-    row.write_scaled(leaf, exponentials, stats[leaf], row_stats, staging);
+// A row whose exponentials wait for their factors.
+struct PendingRow {
+  float* exponentials;
+  LeafStats leaves[kMaxCachedLeaves];
+  RowStats stats;
+};
+
+// (count, cols) with cols > kLeafColumns. While one row's leaves are computed the one before is written, leaf by leaf,
+// so that the memory reads and writes during the arithmetic.
+void compute_long_rows(const Job& job, std::size_t first, std::size_t count, std::byte* staging, float* exponentials) {
+  PendingRow pending[2];
+  pending[0].exponentials = exponentials;
+  pending[1].exponentials = exponentials + leaf_count(job.matrix.cols) * kLeafColumns;
+  for (std::size_t i = 0; i <= count; ++i) {
+    PendingRow& current = pending[i % 2];
+    const PendingRow& before = pending[(i + 1) % 2];
+    for (std::size_t leaf = 0; leaf < leaf_count(job.matrix.cols); ++leaf) {
+      if (i < count) current.leaves[leaf] = RowLeaves(job, first + i).exponentiate(leaf, current.exponentials);
+      if (i > 0) {
+        RowLeaves(job, first + i - 1)
+            .write_scaled(leaf, before.exponentials, before.leaves[leaf], before.stats, staging);
+      }
+    }
+    if (i < count) current.stats = combine(current.leaves, leaf_count(job.matrix.cols));
   }
 }
 
@@ -38,13 +56,8 @@ bool supports_cached_row(const Matrix& matrix, const Limits& limits) { return ma
 void run_cached_row(const Job& job) {
   RowBlocks(job, [&job](std::size_t first, std::size_t count, std::byte* workspace) {
     auto* exponentials = reinterpret_cast<float*>(workspace + kStagingBytes);
-    if (job.matrix.cols <= kLeafColumns) {
-      compute_leaf_rows(job, first, count, workspace, exponentials);
-    } else {
-      for (std::size_t row = first; row < first + count; ++row) {
-        compute_row(RowLeaves(job, row), workspace, exponentials);
-      }
-    }
+    const auto compute = job.matrix.cols <= kLeafColumns ? compute_leaf_rows : compute_long_rows;
+    compute(job, first, count, workspace, exponentials);
   }).run();
 }
 

@@ -47,10 +47,10 @@ extern const Variant kVariants[kVariantCount];
 // Bounds the statistics of a cached row, which lie on the stack.
 inline constexpr std::size_t kMaxCachedLeaves = 256;
 
-// A workspace holds the exponentials of one cached row and one leaf's worth of results on their way out.
+// A workspace holds the exponentials of two cached rows and one leaf's worth of results on their way out.
 inline constexpr std::size_t kStagingBytes = kLeafColumns * sizeof(float);
 constexpr std::size_t workspace_bytes(std::size_t cached_columns) {
-  return kStagingBytes + cached_columns * sizeof(float);
+  return kStagingBytes + 2 * cached_columns * sizeof(float);
 }
 
 // Whether a result is so large that writing it past the caches is quicker; measured in bench/README.md.
