@@ -39,11 +39,6 @@ class Bytes {
   Py_buffer view_;
 };
 
-struct Execution {
-  Plan plan;
-  double kernel_seconds;
-};
-
 std::size_t size_of(const Matrix& matrix) {
   const std::size_t item = softmaxd::item_size(matrix.dtype);
   const std::size_t largest = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) / item;
@@ -60,20 +55,21 @@ void check_size(const char* name, std::size_t got, std::size_t wanted, const Mat
                         " x " + std::to_string(matrix.cols) + " elements need " + std::to_string(wanted));
 }
 
-Execution compute(CpuContext& context, const void* source, void* destination, const Matrix& matrix,
-                  bool zero_masked_rows, const std::string& variant, std::size_t bytes) {
+// Returns the seconds that the kernel took.
+double compute(CpuContext& context, const void* source, void* destination, const Matrix& matrix, bool zero_masked_rows,
+               const std::string& variant, std::size_t bytes) {
   const auto run = [&] {
     const auto start = std::chrono::steady_clock::now();
-    const Plan plan = context.softmax(source, destination, matrix, {zero_masked_rows}, variant);
-    return Execution{plan, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+    context.softmax(source, destination, matrix, {zero_masked_rows}, variant);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   if (bytes <= kHoldGilBytes) return run();
   const py::gil_scoped_release release;
   return run();
 }
 
-Execution softmax(CpuContext& context, const py::object& source, const py::object& destination, std::size_t rows,
-                  std::size_t cols, const std::string& dtype, bool zero_masked_rows, const std::string& variant) {
+double softmax(CpuContext& context, const py::object& source, const py::object& destination, std::size_t rows,
+               std::size_t cols, const std::string& dtype, bool zero_masked_rows, const std::string& variant) {
   const Matrix matrix{rows, cols, softmaxd::dtype_from_name(dtype)};
   const Bytes in(source, 0);
   const Bytes out(destination, PyBUF_WRITABLE);
@@ -84,9 +80,9 @@ Execution softmax(CpuContext& context, const py::object& source, const py::objec
 }
 
 // The result is computed into a bytes object that nobody else has seen yet: one allocation and no copy.
-std::tuple<py::bytes, Execution> softmax_message(CpuContext& context, const py::bytes& prefix, const py::object& source,
-                                                 std::size_t rows, std::size_t cols, const std::string& dtype,
-                                                 bool zero_masked_rows, const std::string& variant) {
+std::tuple<py::bytes, double> softmax_message(CpuContext& context, const py::bytes& prefix, const py::object& source,
+                                              std::size_t rows, std::size_t cols, const std::string& dtype,
+                                              bool zero_masked_rows, const std::string& variant) {
   const Matrix matrix{rows, cols, softmaxd::dtype_from_name(dtype)};
   const Bytes in(source, 0);
   const std::size_t bytes = size_of(matrix);
@@ -97,9 +93,8 @@ std::tuple<py::bytes, Execution> softmax_message(CpuContext& context, const py::
   if (!message) throw py::error_already_set();
   char* const data = PyBytes_AS_STRING(message.ptr());
   std::memcpy(data, PyBytes_AS_STRING(prefix.ptr()), prefix_bytes);
-  const Execution execution =
-      compute(context, in.data(), data + prefix_bytes, matrix, zero_masked_rows, variant, bytes);
-  return {std::move(message), execution};
+  const double seconds = compute(context, in.data(), data + prefix_bytes, matrix, zero_masked_rows, variant, bytes);
+  return {std::move(message), seconds};
 }
 
 }  // namespace
@@ -108,12 +103,6 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "The device core of softmaxd; import it as softmaxd_native.";
   py::register_exception<InvalidArgument>(m, "InvalidArgument", PyExc_ValueError);
   py::register_exception<softmaxd::Unsupported>(m, "Unsupported", PyExc_RuntimeError);
-
-  py::class_<Execution>(m, "Execution", "What ran, and for how long.")
-      .def_property_readonly("variant", [](const Execution& e) { return e.plan.variant; })
-      .def_property_readonly("tile_columns", [](const Execution& e) { return e.plan.tile_columns; })
-      .def_property_readonly("tile_count", [](const Execution& e) { return e.plan.tile_count; })
-      .def_readonly("kernel_seconds", &Execution::kernel_seconds);
 
   py::class_<CpuContext>(m, "CpuContext", "Softmax on the CPU: threads, workspaces and instruction set, made once.")
       .def(py::init([](std::size_t threads, const std::string& target) {

@@ -37,7 +37,7 @@ std::vector<std::string> cpu_targets();
 class CpuContext {
  public:
   // threads: how many compute, the calling one included; 0 takes what the affinity mask and the cgroup's quota allow.
-  // target: one of cpu_targets(); empty takes the best.
+  // target: one of cpu_targets(), for all work; empty takes the best, and AVX2 in place of AVX-512 for small work.
   // Throws InvalidArgument for more than 1024 threads, Unsupported for a target that cannot be had.
   explicit CpuContext(std::size_t threads = 0, std::string_view target = {});
   ~CpuContext();
@@ -50,7 +50,7 @@ class CpuContext {
 
   // Writes softmax(source) to destination; both hold rows * cols elements at any alignment, and are the same memory or
   // do not overlap. Returns when all is written. Throws as plan() does.
-  Plan softmax(const void* source, void* destination, const Matrix& matrix, Options options = {},
+  void softmax(const void* source, void* destination, const Matrix& matrix, Options options = {},
                std::string_view variant = {});
 
   std::size_t threads() const;

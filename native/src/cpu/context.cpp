@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <string>
+#include <vector>
 
 #include "cpu/leaf_kernels.h"
 #include "cpu/thread_pool.h"
@@ -13,6 +15,9 @@ namespace softmaxd {
 namespace {
 
 constexpr std::size_t kMaxThreads = 1024;
+// Up to here AVX2 is used where there is AVX-512: for 2 us of work the wide registers win 0.4 us, but on a server whose
+// next work is a network stack they cost 4 us a request (bench/README.md). The bits are the same.
+constexpr std::size_t kNarrowBytes = 16 * 1024;
 constexpr std::string_view kDTypeNames[kDTypeCount] = {"float32", "float16", "bfloat16"};
 
 std::size_t thread_count(std::size_t asked) {
@@ -32,10 +37,29 @@ std::string target_name(std::string_view asked) {
   throw Unsupported(message);
 }
 
+// The target for small work.
+std::string narrow_target(const std::string& target) {
+  const std::vector<std::string> targets = cpu::leaf_kernel_targets();
+  const bool is_wide = target.rfind("AVX3", 0) == 0;
+  return is_wide && std::find(targets.begin(), targets.end(), "AVX2") != targets.end() ? "AVX2" : target;
+}
+
+using KernelTable = std::array<const cpu::LeafKernels*, kDTypeCount>;
+
+KernelTable kernel_table(const std::string& target) {
+  KernelTable table;
+  for (std::size_t i = 0; i < kDTypeCount; ++i) table[i] = &cpu::leaf_kernels(target, static_cast<DType>(i));
+  return table;
+}
+
 // Half of the second-level cache for the exponentials of two rows, the other half for what flows past them.
 std::size_t cached_columns() {
   const std::size_t columns = cpu::level2_cache_bytes() / 4 / sizeof(float);
   return std::clamp(columns / cpu::kLeafColumns, std::size_t{1}, cpu::kMaxCachedLeaves) * cpu::kLeafColumns;
+}
+
+Plan plan_of(const Matrix& matrix, const cpu::Variant& variant) {
+  return {variant.name.data(), std::min(matrix.cols, cpu::kLeafColumns), cpu::leaf_count(matrix.cols)};
 }
 
 }  // namespace
@@ -52,24 +76,39 @@ std::vector<std::string> cpu_targets() { return cpu::leaf_kernel_targets(); }
 struct CpuContext::Impl {
   Impl(std::size_t asked_threads, std::string_view asked_target)
       : target(target_name(asked_target)),
+        kernels(kernel_table(target)),
+        narrow_kernels(kernel_table(asked_target.empty() ? narrow_target(target) : target)),
         limits{thread_count(asked_threads), cached_columns()},
         pool(limits.threads - 1),
         workspaces(cpu::workspace_bytes(limits.cached_columns)) {}
 
   const cpu::Variant& choose(const Matrix& matrix, std::string_view name) const {
+    if (!name.empty()) return named_variant(matrix, name);
+    return *std::find_if(std::begin(cpu::kVariants), std::end(cpu::kVariants),
+                         [&](const cpu::Variant& variant) { return variant.supports(matrix, limits); });
+  }
+
+  const cpu::LeafKernels& kernels_for(const Matrix& matrix) const {
+    const bool is_small = matrix.rows * matrix.cols * item_size(matrix.dtype) <= kNarrowBytes;
+    return *(is_small ? narrow_kernels : kernels)[static_cast<std::size_t>(matrix.dtype)];
+  }
+
+  const cpu::Variant& named_variant(const Matrix& matrix, std::string_view name) const {
+    std::string names;
     for (const cpu::Variant& variant : cpu::kVariants) {
-      if (name.empty() ? variant.supports(matrix, limits) : variant.name == name) {
-        if (name.empty() || variant.supports(matrix, limits)) return variant;
-        throw InvalidArgument("variant " + std::string(name) + " does not take " + std::to_string(matrix.rows) + " x " +
-                              std::to_string(matrix.cols) + " here");
-      }
+      names += " " + std::string(variant.name);
+      if (variant.name != name) continue;
+      if (variant.supports(matrix, limits)) return variant;
+      throw InvalidArgument("the variant " + std::string(name) + " does not take " + std::to_string(matrix.rows) +
+                            " x " + std::to_string(matrix.cols) + " with " + std::to_string(limits.threads) +
+                            " threads");
     }
-    std::string message = "the variant is '" + std::string(name) + "'; there are:";
-    for (const cpu::Variant& variant : cpu::kVariants) message += " " + std::string(variant.name);
-    throw InvalidArgument(message);
+    throw InvalidArgument("there is no variant '" + std::string(name) + "'; there are:" + names);
   }
 
   const std::string target;
+  const KernelTable kernels;
+  const KernelTable narrow_kernels;
   const cpu::Limits limits;
   cpu::ThreadPool pool;
   cpu::WorkspacePool workspaces;
@@ -79,19 +118,15 @@ CpuContext::CpuContext(std::size_t threads, std::string_view target) : impl_(std
 CpuContext::~CpuContext() = default;
 
 Plan CpuContext::plan(const Matrix& matrix, std::string_view variant) const {
-  return {impl_->choose(matrix, variant).name.data(), std::min(matrix.cols, cpu::kLeafColumns),
-          cpu::leaf_count(matrix.cols)};
+  return plan_of(matrix, impl_->choose(matrix, variant));
 }
 
-Plan CpuContext::softmax(const void* source, void* destination, const Matrix& matrix, Options options,
+void CpuContext::softmax(const void* source, void* destination, const Matrix& matrix, Options options,
                          std::string_view variant) {
   const cpu::Variant& chosen = impl_->choose(matrix, variant);
-  if (matrix.rows != 0 && matrix.cols != 0) {
-    chosen.run({static_cast<const std::byte*>(source), static_cast<std::byte*>(destination), matrix, options,
-                cpu::leaf_kernels(impl_->target, matrix.dtype), impl_->pool, impl_->workspaces,
-                cpu::passes_caches(matrix)});
-  }
-  return plan(matrix, variant);
+  if (matrix.rows == 0 || matrix.cols == 0) return;
+  chosen.run({static_cast<const std::byte*>(source), static_cast<std::byte*>(destination), matrix, options,
+              impl_->kernels_for(matrix), impl_->pool, impl_->workspaces, cpu::passes_caches(matrix)});
 }
 
 std::size_t CpuContext::threads() const { return impl_->limits.threads; }
