@@ -13,12 +13,20 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 PAYLOAD_FIELD = 15
-_PAYLOAD_TAG = PAYLOAD_FIELD << 3 | 2  # wire type 2: length-delimited; one byte, as the field's number is below 16
+_VARINT, _LENGTH_DELIMITED = 0, 2  # wire types
 _MAX_VARINT_BYTES = 10
 # Up to here the library's own parse and copy is quicker than a look at each field: 0.5 us against 2.3 us at 4 KB.
 _SMALL_MESSAGE_BYTES = 32 * 1024
 _EMPTY = memoryview(b"")
 _FIXED_BYTES = {1: 8, 5: 4}  # wire type -> size of its value
+
+
+def tag(number: int) -> int:
+    """Return the byte that a string, bytes or message field with a number of 1 to 15 starts with."""
+    return number << 3 | _LENGTH_DELIMITED
+
+
+_PAYLOAD_TAG = tag(PAYLOAD_FIELD)
 
 
 class MalformedMessageError(ValueError):
@@ -64,14 +72,19 @@ def prefix(header: Message, payload_bytes: int) -> bytes:
     Returns:
         Bytes which, followed by the payload, are the whole message.
     """
+    return header.SerializeToString() + payload_start(payload_bytes)
+
+
+def payload_start(payload_bytes: int) -> bytes:
+    """Write what stands between a message's other fields and its payload: nothing where the payload is empty."""
     if payload_bytes == 0:
-        return header.SerializeToString()
-    tail = bytearray((_PAYLOAD_TAG,))
+        return b""
+    written = bytearray((_PAYLOAD_TAG,))
     while payload_bytes > 0x7F:
-        tail.append(payload_bytes & 0x7F | 0x80)
+        written.append(payload_bytes & 0x7F | 0x80)
         payload_bytes >>= 7
-    tail.append(payload_bytes)
-    return header.SerializeToString() + tail
+    written.append(payload_bytes)
+    return bytes(written)
 
 
 def encode(header: Message, payload: memoryview) -> bytes:
@@ -88,21 +101,21 @@ def _split(message: bytes) -> tuple[bytes | None, memoryview]:
     """Return the bytes before the payload, and the payload; None where only a full parse can tell."""
     position, end = 0, len(message)
     while position < end:
-        tag = message[position]
+        first = message[position]
         start, position = position, position + 1
-        wire_type = tag & 7
-        if tag > 0x7F:  # a field above 15, or a tag written with more bytes than it needs
+        wire_type = first & 7
+        if first > 0x7F:  # a field above 15, or a tag written with more bytes than it needs
             return None, _EMPTY
-        if wire_type == 2:
+        if wire_type == _LENGTH_DELIMITED:
             length, position = _varint(message, position)
             if length < 0:
                 return None, _EMPTY
-            if tag == _PAYLOAD_TAG:
+            if first == _PAYLOAD_TAG:
                 if position + length != end:
                     return None, _EMPTY
                 return message[:start], memoryview(message)[position:]
             position += length
-        elif wire_type == 0:
+        elif wire_type == _VARINT:
             value, position = _varint(message, position)
             if value < 0:
                 return None, _EMPTY

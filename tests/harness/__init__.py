@@ -1,0 +1,1 @@
+"""What several suites measure against: references, tolerances, real tensors, a real server."""
