@@ -1,0 +1,1 @@
+"""The server of softmaxd: `python -m softmaxd_server`, or `app.Server` inside another process."""

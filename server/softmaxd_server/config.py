@@ -1,0 +1,122 @@
+"""The server's configuration: a flag wins over a `SOFTMAXD_*` environment variable, which wins over the default.
+
+`Config` is the one table of options; the command line is made from its fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from softmaxd_server.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "SOFTMAXD_"
+_MAX_PROTOBUF_BYTES = 2**31 - 1
+
+
+class Config(BaseSettings):
+    """Validated options that do not change while the server lives."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address for gRPC; 0.0.0.0 or [::] for all interfaces.")
+    port: int = Field(50051, ge=0, le=65535, description="Port for gRPC; 0 takes a free one.")
+    metrics_host: str = Field("127.0.0.1", min_length=1, description="Address for /metrics, /healthz and /readyz.")
+    metrics_port: int = Field(9464, ge=-1, le=65535, description="Port for them; 0 takes a free one, -1 is off.")
+    backend: Literal["auto", "hip", "cuda", "cpu", "numpy"] = Field(
+        "auto", description="What computes; auto takes the first of hip, cuda, cpu, numpy that can be had."
+    )
+    threads: int = Field(
+        0, ge=0, le=4096, description="Threads of a CPU backend; 0 asks CPU affinity and cgroup quota."
+    )
+    max_message_bytes: int = Field(
+        134217728, ge=1024, le=_MAX_PROTOBUF_BYTES, description="Largest request message, in bytes."
+    )
+    max_concurrent_streams: int = Field(
+        10000, ge=1, le=2**31 - 1, description="Calls that one connection may have open; a client queues the rest."
+    )
+    grace: float = Field(
+        30.0, ge=0, allow_inf_nan=False, description="Seconds to finish what is in flight after SIGTERM."
+    )
+    inline_bytes: int = Field(
+        66560,
+        ge=0,
+        description="Largest request message, in bytes, that a CPU backend computes on the event loop; larger ones "
+        "go to a worker thread. A backend may set a lower bound.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _explain_service_link(cls, value: object) -> object:
+        # Kubernetes sets SOFTMAXD_PORT=tcp://10.0.0.1:50051 in every pod beside a Service that is named softmaxd.
+        if isinstance(value, str) and "://" in value:
+            raise ValueError("this is Kubernetes' link to a Service: set enableServiceLinks: false or pass --port")
+        return value
+
+
+def parse(arguments: Sequence[str]) -> tuple[Config, bool]:
+    """Read flags and environment.
+
+    Args:
+        arguments: The command line without the program's name.
+
+    Returns:
+        The configuration, and whether `--print-config` was given.
+
+    Raises:
+        ConfigError: A flag is unknown or a value is not allowed.
+        SystemExit: `--help` was asked for, and printed.
+    """
+    flags: dict[str, Any] = vars(_parser().parse_args(arguments))
+    print_config = flags.pop("print_config")
+    try:
+        return Config(**flags), print_config
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(problem, flags) for problem in error.errors())) from error
+
+
+def render(config: Config) -> str:
+    """Return one `name = value` line for each option."""
+    return "".join(f"{name} = {value}\n" for name, value in config.model_dump().items())
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see softmaxd --help")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="softmaxd",
+        description="Serve softmax over gRPC.",
+        epilog=f"Each option can be set by the environment too: {ENVIRONMENT_PREFIX}MAX_MESSAGE_BYTES. A flag wins.",
+        allow_abbrev=False,
+    )
+    for name, field in Config.model_fields.items():
+        parser.add_argument(
+            _flag(name),
+            metavar=name.rpartition("_")[2].upper(),
+            default=argparse.SUPPRESS,
+            help=f"{field.description} Default: {field.default}.",
+        )
+    parser.add_argument("--print-config", action="store_true", help="Print the resulting configuration and exit.")
+    return parser
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _explain(problem: Any, flags: dict[str, Any]) -> str:
+    """Say where a bad value came from, what it is and what is allowed."""
+    name = str(problem["loc"][0])
+    variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+    source = _flag(name) if name in flags or variable not in os.environ else variable
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"{source}: got {problem['input']!r}: {reason[0].lower()}{reason[1:]}"
