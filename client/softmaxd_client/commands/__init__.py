@@ -1,0 +1,1 @@
+"""The subcommands of softmaxctl, one module each."""
