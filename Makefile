@@ -1,0 +1,55 @@
+# Each target does all of its set-up. `make demo` and `make test` are all that a fresh machine needs.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup demo test lint format bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+PURE_SOURCES := pyproject.toml hatch_build.py $(wildcard proto/softmaxd/v1/*.proto)
+NATIVE_SOURCES := $(shell find native -type f -not -path '*/build/*' -not -path '*/__pycache__/*')
+
+setup: $(VENV)/pure.stamp $(VENV)/native.stamp ## Make .venv with the server, the client, the native module and the tools
+
+$(VENV)/made.stamp:
+	@deploy/system-packages $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/pure.stamp: $(PURE_SOURCES) $(VENV)/made.stamp
+	$(BIN)/pip install --quiet --editable '.[server,dev]'
+	@touch $@
+
+$(VENV)/native.stamp: $(NATIVE_SOURCES) $(VENV)/made.stamp
+	$(BIN)/pip install --quiet ./native
+	@touch $@
+
+demo: setup ## Start a server, stream real tensors through the client, check and time them
+	$(BIN)/python tests/e2e/demo.py
+
+test: setup lint ## Check the style and run the tests
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/buf lint proto
+	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+
+format: setup ## Format the sources
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format -i
+
+bench: setup ## Measure kernels and serving beside their peers (minutes; see bench/README.md)
+	$(BIN)/pip install --quiet '.[bench]'
+	$(BIN)/python bench/kernels.py --backend cpu
+	$(BIN)/python bench/serving.py
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) native/build proto/softmaxd_proto/v1 .mypy_cache .pytest_cache .ruff_cache .hypothesis
