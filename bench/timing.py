@@ -1,4 +1,4 @@
-"""Timing of contestants side by side: each round runs every one of them once, in a new order."""
+"""Timing of contestants side by side: in each round every one of them has a turn, in a new order."""
 
 from __future__ import annotations
 
@@ -31,22 +31,39 @@ class Timing:
         return low, middle, high
 
 
-# OpenMP's and onnxruntime's threads spin for a while after their work, on the cores that the next contestant needs.
-SETTLE_SECONDS = 0.005
+# A peer's threads spin after its work, on the cores that the next contestant needs: onnxruntime's for 25 ms, OpenMP's
+# for 4 ms (process time after a call, 2-core Xeon).
+SETTLE_SECONDS = 0.04
+# A turn starts with calls that are not timed: after a rest the caches and the clock take some 3 ms to come back.
+WARM_UP_SECONDS = 0.005
+TURN_SECONDS = 0.01
 
 
-def race(contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, Timing]:
-    """Run each contestant `rounds` times, interleaved, so that a change of the machine's speed meets them all."""
-    for run in contestants.values():
-        for _ in range(warm_up):
-            run()
+def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
+    """Give each contestant a turn in each round, so that a change of the machine's speed meets them all."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            time.sleep(SETTLE_SECONDS)
-            start = time.perf_counter()
-            contestants[name]()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(_turn(contestants[name]))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def _turn(run: Callable[[], object]) -> float:
+    """Return the median of the calls of one turn."""
+    time.sleep(SETTLE_SECONDS)
+    _time_calls(run, WARM_UP_SECONDS)
+    return statistics.median(_time_calls(run, TURN_SECONDS))
+
+
+def _time_calls(run: Callable[[], object], total_seconds: float) -> list[float]:
+    """Call until `total_seconds` have passed, at least once; return the seconds of each call."""
+    seconds: list[float] = []
+    start = now = time.perf_counter()
+    while now - start < total_seconds:
+        before = now
+        run()
+        now = time.perf_counter()
+        seconds.append(now - before)
+    return seconds

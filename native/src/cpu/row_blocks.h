@@ -34,10 +34,10 @@ class RowBlocks final : public SharedWork {
 
  private:
   // Several blocks a thread, so that the last is not waited for long; but no smaller than what waking a thread (about
-  // 10 us) is worth, and no larger than what keeps the pipeline inside a block full.
+  // 50 us on a virtual machine) is worth, and no larger than what keeps the pipeline inside a block full.
   static std::size_t block_rows(const Job& job) {
     constexpr std::size_t kBlocksPerThread = 4;
-    constexpr std::size_t kMinBytes = 64 * 1024;
+    constexpr std::size_t kMinBytes = 256 * 1024;
     constexpr std::size_t kMaxBytes = 512 * 1024;
     const std::size_t share = job.matrix.rows * job.row_bytes() / (kBlocksPerThread * (job.pool.helpers() + 1));
     return std::clamp<std::size_t>(std::clamp(share, kMinBytes, kMaxBytes) / job.row_bytes(), 1, job.matrix.rows);

@@ -37,10 +37,27 @@ class RowLeaves {
     });
   }
 
+  // Whether a leaf's result has room for its exponentials, and stays in a cache until they are scaled.
+  bool has_room(std::size_t leaf) const {
+    return !job_.stream && job_.kernels.item_size == sizeof(float) && columns(leaf) == kLeafColumns;
+  }
+
+  LeafStats exponentiate_into_result(std::size_t leaf) const {
+    return job_.kernels.exponentiate(source(leaf), kLeafColumns, result_floats(leaf));
+  }
+
+  void scale_result(std::size_t leaf, LeafStats stats, const RowStats& row) const {
+    float* result = result_floats(leaf);
+    job_.kernels.scale(result, kLeafColumns, leaf_factor(stats.max, row, job_.options.zero_masked_rows), result);
+  }
+
  private:
   std::size_t leaf_bytes() const { return kLeafColumns * job_.kernels.item_size; }
   std::size_t columns(std::size_t leaf) const { return std::min(kLeafColumns, job_.matrix.cols - leaf * kLeafColumns); }
   const std::byte* source(std::size_t leaf) const { return source_ + leaf * leaf_bytes(); }
+
+  // At any alignment: only LeafKernels may read and write there.
+  float* result_floats(std::size_t leaf) const { return reinterpret_cast<float*>(destination_ + leaf * leaf_bytes()); }
 
   // Lets `produce` write where the result belongs, or into `staging` if it is to pass the caches from there.
   template <class Produce>

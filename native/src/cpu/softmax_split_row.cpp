@@ -1,4 +1,5 @@
-// The threads share each row. They meet once: between the statistics of the leaves and the results.
+// The threads share each row. They meet once: between the statistics of the leaves and the results. Where a result has
+// room for them the exponentials wait there, which is quicker than computing them again (bench/README.md).
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -16,62 +17,86 @@ class SplitRow final : public SharedWork {
       : job_(job),
         row_(job, row),
         stats_(row_.count()),
-        chunk_(std::clamp<std::size_t>(row_.count() / (kChunksPerThread * threads()), 1, kMaxChunk)),
-        chunks_((row_.count() + chunk_ - 1) / chunk_) {}
+        chunk_leaves_(std::clamp<std::size_t>(row_.count() / (kChunksPerThread * threads()), 1, kMaxChunkLeaves)),
+        chunks_((row_.count() + chunk_leaves_ - 1) / chunk_leaves_) {}
 
-  void run() { job_.pool.run(*this, std::min(chunks_, threads()) - 1); }
+  void run() { job_.pool.run(*this, std::min(chunks_.size(), threads()) - 1); }
 
   void participate() override {
     const FlushToZero flush;
     const WorkspacePool::Loan workspace = job_.workspaces.borrow();
-    for_each_chunk(next_to_measure_, [&](std::size_t first, std::size_t last) {
-      for (std::size_t leaf = first; leaf < last; ++leaf) stats_[leaf] = row_.measure(leaf);
-      if (measured_.fetch_add(1, std::memory_order_acq_rel) + 1 < chunks_) return;
-      row_stats_ = combine(stats_.data(), stats_.size());
-      combined_.store(true, std::memory_order_release);
-    });
+    const std::size_t self = participants_.fetch_add(1, std::memory_order_relaxed);
+    measure_chunks(self);
     // Somebody holds the last chunk and computes: no longer than a chunk takes.
     while (!combined_.load(std::memory_order_acquire)) std::this_thread::yield();
-    for_each_chunk(next_to_write_, [&](std::size_t first, std::size_t last) {
-      for (std::size_t leaf = first; leaf < last; ++leaf) {
-        row_.write_reread(leaf, stats_[leaf], row_stats_, workspace.data());
-      }
-    });
+    // First what this thread has measured, the newest first: it is still in this core's cache.
+    for (std::size_t chunk = chunks_.size(); chunk-- > 0;) {
+      if (chunks_[chunk].measured_by == self) write_unless_taken(chunk, workspace.data());
+    }
+    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) write_unless_taken(chunk, workspace.data());
     if (job_.stream) job_.kernels.fence();
   }
 
  private:
   static constexpr std::size_t kChunksPerThread = 4;
-  static constexpr std::size_t kMaxChunk = 64;
+  static constexpr std::size_t kMaxChunkLeaves = 32;  // at each meeting a thread waits for half a chunk: 10 us
+
+  struct Chunk {
+    std::size_t measured_by = 0;
+    std::atomic<bool> is_taken{false};  // for being written
+  };
 
   std::size_t threads() const { return job_.pool.helpers() + 1; }
 
-  template <class Do>
-  void for_each_chunk(std::atomic<std::size_t>& next, Do act) {
+  void measure_chunks(std::size_t self) {
     while (true) {
-      const std::size_t first = next.fetch_add(1, std::memory_order_relaxed) * chunk_;
-      if (first >= stats_.size()) return;
-      act(first, std::min(first + chunk_, stats_.size()));
+      const std::size_t chunk = next_to_measure_.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= chunks_.size()) return;
+      chunks_[chunk].measured_by = self;
+      for_each_leaf(chunk, [&](std::size_t leaf) {
+        stats_[leaf] = row_.has_room(leaf) ? row_.exponentiate_into_result(leaf) : row_.measure(leaf);
+      });
+      if (measured_.fetch_add(1, std::memory_order_acq_rel) + 1 < chunks_.size()) continue;
+      row_stats_ = combine(stats_.data(), stats_.size());
+      combined_.store(true, std::memory_order_release);
     }
+  }
+
+  void write_unless_taken(std::size_t chunk, std::byte* workspace) {
+    if (chunks_[chunk].is_taken.exchange(true, std::memory_order_relaxed)) return;
+    for_each_leaf(chunk, [&](std::size_t leaf) {
+      if (row_.has_room(leaf)) {
+        row_.scale_result(leaf, stats_[leaf], row_stats_);
+      } else {
+        row_.write_reread(leaf, stats_[leaf], row_stats_, workspace);
+      }
+    });
+  }
+
+  template <class Do>
+  void for_each_leaf(std::size_t chunk, Do act) {
+    const std::size_t first = chunk * chunk_leaves_;
+    const std::size_t last = std::min(first + chunk_leaves_, stats_.size());
+    for (std::size_t leaf = first; leaf < last; ++leaf) act(leaf);
   }
 
   const Job& job_;
   const RowLeaves row_;
   std::vector<LeafStats> stats_;
-  const std::size_t chunk_;  // leaves
-  const std::size_t chunks_;
+  const std::size_t chunk_leaves_;
+  std::vector<Chunk> chunks_;
   RowStats row_stats_;
+  std::atomic<std::size_t> participants_{0};
   std::atomic<std::size_t> next_to_measure_{0};
   std::atomic<std::size_t> measured_{0};
   std::atomic<bool> combined_{false};
-  std::atomic<std::size_t> next_to_write_{0};
 };
 
 }  // namespace
 
 bool supports_split_row(const Matrix& matrix, const Limits& limits) {
-  // Waking a helper costs about as much as computing 16 K columns; with several rows a thread, rows share out well.
-  constexpr std::size_t kMinColumns = 32 * 1024;
+  // Shorter rows are done before a helper is awake; with several rows a thread, rows share out well.
+  constexpr std::size_t kMinColumns = 256 * 1024;
   return limits.threads > 1 && matrix.cols >= kMinColumns && matrix.rows < 2 * limits.threads;
 }
 

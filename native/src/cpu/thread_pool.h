@@ -1,12 +1,15 @@
 // A fixed set of threads that help whoever calls.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "cpu/topology.h"
 
 namespace softmaxd::cpu {
 
@@ -32,23 +35,31 @@ class ThreadPool {
   // Thread-safe. Helpers that are busy with another caller's work are not waited for.
   void run(SharedWork& work, std::size_t helpers);
 
-  std::size_t helpers() const { return threads_.size(); }
+  std::size_t helpers() const { return helpers_.size(); }
 
  private:
-  struct Invitation {
-    SharedWork* work;
-    std::size_t open;    // helpers that may still come
-    std::size_t inside;  // helpers in participate() now
+  struct Helper {
+    std::atomic<int> cpu{-1};  // where it last ran
+    std::thread thread;
   };
 
-  void help();
+  struct Invitation {
+    SharedWork* work;
+    std::size_t open;                 // helpers that may still come
+    std::atomic<std::size_t> inside;  // helpers in participate() now; it changes under the mutex
+  };
+
+  void help(Helper& self);
+  void keep_helpers_away(int cpu);
 
   std::mutex mutex_;
   std::condition_variable invited_;
   std::condition_variable left_;
   std::deque<Invitation*> invitations_;
+  std::atomic<bool> has_invitations_{false};  // changes with them, under the mutex
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  const cpu_set_t allowed_cpus_;
+  std::vector<Helper> helpers_;
 };
 
 }  // namespace softmaxd::cpu

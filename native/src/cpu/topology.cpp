@@ -1,6 +1,5 @@
 #include "cpu/topology.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,12 +13,9 @@ namespace softmaxd::cpu {
 namespace {
 
 std::size_t affinity_threads() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-    return static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-  }
-  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&allowed)));
+  const cpu_set_t allowed = allowed_cpus();
+  const int count = CPU_COUNT(&allowed);
+  return static_cast<std::size_t>(count > 0 ? count : std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 template <class... Values>
@@ -51,6 +47,22 @@ std::size_t usable_threads() {
   const std::optional<double> quota = quota_threads();
   if (!quota) return allowed;
   return std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(*quota)), 1, allowed);
+}
+
+cpu_set_t allowed_cpus() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  // It fails on machines with more CPUs than the type has room for.
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_ZERO(&allowed);
+  return allowed;
+}
+
+int current_cpu() { return sched_getcpu(); }
+
+void keep_away(pthread_t thread, int cpu, cpu_set_t allowed) {
+  if (cpu < 0 || cpu >= CPU_SETSIZE || CPU_COUNT(&allowed) < 2) return;
+  CPU_CLR(cpu, &allowed);
+  pthread_setaffinity_np(thread, sizeof allowed, &allowed);  // a wish: work is right without it
 }
 
 std::size_t level2_cache_bytes() {

@@ -38,7 +38,7 @@ struct Variant {
   void (*run)(const Job& job);
 };
 
-inline constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kVariantCount = 3;
 
 // Best first: the first that supports a matrix is its default.
