@@ -17,7 +17,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -30,6 +30,7 @@ from harness.reference import assert_close
 from harness.server_process import ServerProcess
 from messages import request_of
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from softmaxd_client import SoftmaxClient
 from timing import Timing, race
@@ -37,6 +38,8 @@ from timing import Timing, race
 UNARY = f"/{SERVICE}/Softmax"
 OURS, ECHO_AIO, ECHO_THREADS = "softmaxd", "echo, aio", "echo, threads"
 ECHO_KINDS = {ECHO_AIO: "aio", ECHO_THREADS: "threads"}
+CONNECTIONS = (1, 8)
+LARGE_ROUNDS = 21
 
 
 @dataclass(frozen=True)
@@ -89,32 +92,70 @@ def answered_ok(server: ServerProcess) -> float:
     )
 
 
-def race_of_loads(targets: dict[str, str], body: Path, connections: int, requests: int, rounds: int) -> dict[str, Load]:
-    """Load each target in turn, round after round; return medians."""
-    seen: dict[str, list[Load]] = {name: [] for name in targets}
-    for _ in range(rounds):
-        for name, target in targets.items():
-            seen[name].append(h2load(target, body, connections, requests))
-    return {
-        name: Load(*(statistics.median(values) for values in zip(*map(_figures, loads), strict=True)))
-        for name, loads in seen.items()
-    }
+@contextmanager
+def servers(backend: str) -> Iterator[tuple[ServerProcess, dict[str, str]]]:
+    """Run the real server and the echoes until the block ends; give the server, and who is where."""
+    with ExitStack() as stack:
+        server = stack.enter_context(ServerProcess("--backend", backend))
+        targets = {OURS: server.target} | {
+            name: f"127.0.0.1:{stack.enter_context(script('echo_server.py', kind))}"
+            for name, kind in ECHO_KINDS.items()
+        }
+        yield server, targets
 
 
-def _figures(load: Load) -> tuple[float, float, float]:
-    return load.rate, load.p50, load.p99
+def one_round(backend: str, body: Path, requests: int) -> Iterator[tuple[str, str, Load]]:
+    """Start all servers anew, and load each in turn; yield what was done, who did it, and how it went.
+
+    Two processes of one program differ by up to 20 % for as long as they live, so each round has new ones.
+    """
+    with servers(backend) as (server, targets):
+        for target in targets.values():
+            h2load(target, body, 8, 2000)  # warm-up
+        before = answered_ok(server)
+        for connections in CONNECTIONS:
+            for name, target in targets.items():
+                yield f"4 KB unary, {connections} connections", name, h2load(target, body, connections, requests)
+        with (
+            script("idle_streams.py", targets[OURS], "200") as ready,
+            script("idle_streams.py", targets[ECHO_AIO], "200") as echo_ready,
+        ):
+            assert ready == echo_ready == "ready"
+            for connections in CONNECTIONS:
+                for name in (OURS, ECHO_AIO):
+                    load = h2load(targets[name], body, connections, requests)
+                    yield f"4 KB unary, {connections} connections, beside 200 idle streams", name, load
+        expected = 2 * len(CONNECTIONS) * requests
+        assert answered_ok(server) - before == expected, "not every request was answered with OK"
 
 
-def print_loads(console: Console, title: str, loads: dict[str, Load]) -> None:
-    """Print a table of loads, each beside the echo of the same kind of server."""
+def median_of(loads: list[Load]) -> Load:
+    """Return the medians of the figures."""
+    return Load(*(statistics.median(values) for values in zip(*map(astuple, loads), strict=True)))
+
+
+def print_loads(console: Console, title: str, loads: dict[str, list[Load]]) -> None:
+    """Print medians over the rounds, and the median of each round's ratio to its aio echo, with quartiles."""
     table = Table("who", title=title)
     for heading in ("requests/s", "of the aio echo", "p50 us", "of the aio echo", "p99 us"):
         table.add_column(heading, justify="right")
-    echo = loads[ECHO_AIO]
-    for name, load in loads.items():
-        rates = f"{load.rate / echo.rate:.2f}", f"{load.p50 / echo.p50:.2f}"
-        table.add_row(name, f"{load.rate:.0f}", rates[0], f"{load.p50:.0f}", rates[1], f"{load.p99:.0f}")
+    for name, rounds in loads.items():
+        pairs = list(zip(rounds, loads[ECHO_AIO], strict=True))
+        load = median_of(rounds)
+        table.add_row(
+            name,
+            f"{load.rate:.0f}",
+            _spread([ours.rate / echo.rate for ours, echo in pairs]),
+            f"{load.p50:.0f}",
+            _spread([ours.p50 / echo.p50 for ours, echo in pairs]),
+            f"{load.p99:.0f}",
+        )
     console.print(table)
+
+
+def _spread(ratios: list[float]) -> str:
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 def race_of_messages(targets: dict[str, str], message: bytes, rounds: int) -> dict[str, Timing]:
@@ -138,53 +179,38 @@ def check(server: ServerProcess) -> None:
 
 @click.command(help=__doc__)
 @click.option("--backend", default="cpu", show_default=True)
-@click.option("--rounds", default=5, show_default=True, help="Rounds of each load.")
-@click.option("--requests", default=10_000, show_default=True, help="Requests of each load.")
+@click.option("--rounds", default=9, show_default=True, help="Rounds of the loads.")
+@click.option("--requests", default=4000, show_default=True, help="Requests of each load.")
 def main(backend: str, rounds: int, requests: int) -> None:
     """Print the tables."""
     if shutil.which("h2load") is None:
         sys.exit("h2load is missing: apt-get install nghttp2-client")
     console = Console(width=max(100, Console().width))
     small, large = request_of(1, 1024), request_of(4096, 1024)
-    with ExitStack() as stack:
-        body = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "body"
+    loads: dict[str, dict[str, list[Load]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        body = Path(folder) / "body"
         body.write_bytes(b"\0" + struct.pack(">I", len(small)) + small)
-        server = stack.enter_context(ServerProcess("--backend", backend))
+        for _ in track(range(rounds), console=Console(stderr=True), transient=True, description="loading"):
+            for what, name, load in one_round(backend, body, requests):
+                loads.setdefault(what, {}).setdefault(name, []).append(load)
+    for what, by_name in loads.items():
+        print_loads(console, what, by_name)
+    with servers(backend) as (server, targets):
         check(server)
-        targets = {OURS: server.target} | {
-            name: f"127.0.0.1:{stack.enter_context(script('echo_server.py', kind))}"
-            for name, kind in ECHO_KINDS.items()
-        }
-        for target in targets.values():
-            h2load(target, body, 8, 1000)  # warm-up
-        before = answered_ok(server)
-        for connections in (1, 8):
-            loads = race_of_loads(targets, body, connections, requests, rounds)
-            print_loads(console, f"4 KB unary, {connections} connections", loads)
-        assert answered_ok(server) - before == 2 * rounds * requests, "not every request was answered with OK"
-        with (
-            script("idle_streams.py", server.target, "200") as ready,
-            script("idle_streams.py", targets[ECHO_AIO], "200") as echo_ready,
-        ):
-            assert ready == echo_ready == "ready"
-            aio = {name: target for name, target in targets.items() if name != ECHO_THREADS}
-            for connections in (1, 8):
-                loads = race_of_loads(aio, body, connections, requests, rounds)
-                print_loads(console, f"4 KB unary, {connections} connections, beside 200 idle streams", loads)
-        table = Table("who", title=f"16 MB unary ({len(large)} bytes each way), one at a time, Python client")
-        for heading in ("p50 ms", "quartiles", "GB/s each way", "of the aio echo"):
-            table.add_column(heading, justify="right")
-        timings = race_of_messages(targets, large, 15)
-        for name, timing in timings.items():
-            low, _, high = statistics.quantiles(timing.seconds, n=4)
-            table.add_row(
-                name,
-                f"{timing.median * 1e3:.1f}",
-                f"{low * 1e3:.1f}-{high * 1e3:.1f}",
-                f"{len(large) / timing.median / 1e9:.2f}",
-                f"{1 / timing.ratio_to(timings[ECHO_AIO])[1]:.2f}",
-            )
-        console.print(table)
+        print_messages(console, len(large), race_of_messages(targets, large, LARGE_ROUNDS))
+
+
+def print_messages(console: Console, size: int, timings: dict[str, Timing]) -> None:
+    """Print the times of large messages."""
+    table = Table("who", title=f"16 MB unary ({size} bytes each way), one at a time, Python client")
+    for heading in ("p50 ms", "GB/s each way", "times the aio echo", "quartiles"):
+        table.add_column(heading, justify="right")
+    for name, timing in timings.items():
+        low, middle, high = (1 / ratio for ratio in timing.ratio_to(timings[ECHO_AIO]))
+        figures = f"{timing.median * 1e3:.1f}", f"{size / timing.median / 1e9:.2f}", f"{middle:.2f}"
+        table.add_row(name, *figures, f"{high:.2f}-{low:.2f}")
+    console.print(table)
 
 
 if __name__ == "__main__":
