@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parent
 SOURCE = ROOT / "proto" / "softmaxd" / "v1"
 PACKAGE = ROOT / "proto" / "softmaxd_proto" / "v1"
 IMPORT_PATH = "softmaxd_proto/v1"
+PLUGIN = "protoc-gen-mypy_grpc"
 
 
 def generate_stubs() -> None:
@@ -33,8 +35,7 @@ def generate_stubs() -> None:
     arguments = [
         f"--proto_path={IMPORT_PATH}={SOURCE}",
         f"--proto_path={well_known_types}",
-        # The plugin beside this interpreter: the scripts folder of a virtual environment need not be on PATH.
-        f"--plugin=protoc-gen-mypy_grpc={Path(sys.executable).parent / 'protoc-gen-mypy_grpc'}",
+        f"--plugin={PLUGIN}={_find_plugin()}",
         f"--python_out={out}",
         f"--pyi_out={out}",
         f"--grpc_python_out={out}",
@@ -43,6 +44,15 @@ def generate_stubs() -> None:
     ]
     if protoc.main(["protoc", *arguments]) != 0:
         raise RuntimeError(f"protoc could not compile {SOURCE}; see above")
+
+
+def _find_plugin() -> str:
+    """Return where the plugin is: on PATH in a build's own environment, else beside this interpreter."""
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(PLUGIN) or shutil.which(PLUGIN, path=beside)
+    if found is None:
+        raise RuntimeError(f"{PLUGIN} is neither on PATH nor in {beside}: pip install mypy-protobuf")
+    return found
 
 
 class StubsBuildHook(BuildHookInterface[Any]):
