@@ -8,9 +8,12 @@ import signal
 import sys
 from collections.abc import Coroutine
 
-from softmaxd_server import config as configuration
-from softmaxd_server.app import Server
-from softmaxd_server.errors import ConfigError, StartError
+try:
+    from softmaxd_server import config as configuration
+    from softmaxd_server.app import Server
+    from softmaxd_server.errors import ConfigError, StartError
+except ModuleNotFoundError as error:  # the client alone was installed
+    sys.exit(f"softmaxd: {error.name} is not installed; the server needs: pip install 'softmaxd[server]'")
 
 _log = logging.getLogger("softmaxd_server")
 

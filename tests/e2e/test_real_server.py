@@ -143,3 +143,10 @@ def test_sigterm_drains_and_exits_with_0() -> None:
         with SoftmaxClient(process.target) as client:
             client.softmax(np.zeros(3, np.float32))
         assert process.stop() == 0
+
+
+def test_server_without_its_packages_says_what_to_install() -> None:
+    code = "import sys; sys.modules['pydantic'] = None; import softmaxd_server.__main__"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "softmaxd: pydantic is not installed; the server needs: pip install 'softmaxd[server]'\n"

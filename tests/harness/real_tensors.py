@@ -13,7 +13,6 @@ from harness.reference import RELATIVE_TOLERANCE, Array
 
 DATA = Path(__file__).parents[1] / "data"
 _SUMMARY = json.loads((DATA / "expected_summary.json").read_text())["arrays"]
-_KINDS = {"attn": "attention scores, masked", "vocab": "vocabulary logits", "digits": "classifier logits"}
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,11 @@ class RealTensor:
 
     Attributes:
         name: Its file's name, without the ending.
-        kind: What it is, for a person.
         array: Softmax runs over its last axis.
         expected: Sums of the float64 softmax, from expected_summary.json.
     """
 
     name: str
-    kind: str
     array: Array
     expected: dict[str, Any]
 
@@ -65,12 +62,7 @@ class RealTensor:
 def load() -> list[RealTensor]:
     """Return all inputs of tests/data."""
     return [
-        RealTensor(
-            name,
-            next(kind for key, kind in _KINDS.items() if key in name),
-            np.load(DATA / f"{name}.npy"),
-            expected,
-        )
+        RealTensor(name, np.load(DATA / f"{name}.npy"), expected)
         for name, expected in sorted(_SUMMARY.items())
         if "softmax" not in name
     ]

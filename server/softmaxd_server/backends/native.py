@@ -14,7 +14,7 @@ from softmaxd_server.backends.base import Device, Plan, PoolUse, Variant, Work, 
 from softmaxd_server.cpus import usable_cpus
 from softmaxd_server.errors import BackendUnavailableError
 
-_INSTALL = "pip install ./native from a checkout of softmaxd (it needs a C++17 compiler)"
+_INSTALL = "pip install ./native from a checkout of softmaxd (it needs a C++20 compiler and Google Highway)"
 
 
 class CpuBackend:
