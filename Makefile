@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test lint format bench clean
+CXX ?= g++
+SANITIZED := build/sanitized
+
+.PHONY: help setup demo test sanitize lint format bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -34,17 +37,25 @@ demo: setup ## Start a server, stream real tensors through the client, check and
 test: setup lint ## Check the style and run the tests
 	$(BIN)/pytest
 
+sanitize: setup ## Run the CPU kernels under the address, undefined-behaviour and thread sanitizers (2 minutes)
+	@mkdir -p $(SANITIZED)
+	set -e; for kind in address,undefined thread; do \
+	  $(CXX) -g -O1 -std=c++20 -fsanitize=$$kind -fno-sanitize-recover=all -Inative/src -Inative/include \
+	    tests/native/sanitized.cpp native/src/cpu/*.cpp -lhwy -pthread -o $(SANITIZED)/$$kind; \
+	  $(SANITIZED)/$$kind; \
+	done
+
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/buf lint proto
-	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.h' '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: setup ## Format the sources
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format -i
+	git ls-files '*.h' '*.cpp' | xargs $(BIN)/clang-format -i
 
 bench: setup ## Measure kernels and serving beside their peers (minutes; see bench/README.md)
 	$(BIN)/pip install --quiet '.[bench]'
@@ -52,4 +63,4 @@ bench: setup ## Measure kernels and serving beside their peers (minutes; see ben
 	$(BIN)/python bench/serving.py
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) native/build proto/softmaxd_proto/v1 .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build native/build proto/softmaxd_proto/v1 .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -98,7 +98,7 @@ class SoftmaxClient(BaseClient):
         Takes and raises the same as `softmax`.
 
         Returns:
-            The array that `softmax` returns, and the variant, tiles and waiting time behind it.
+            The array that `softmax` returns, and the variant and tiles behind it.
         """
         self._check_open()
         request, message = self._request(array, zero_masked_rows, out)

@@ -25,6 +25,7 @@ using VF = hn::Vec<DF>;
 inline constexpr std::size_t kVectors = kLanes / hn::MaxLanes(DF());
 
 // F16C and Arm convert in hardware and round to nearest even; Highway 1.0's portable conversion truncates.
+#undef SOFTMAXD_HAVE_F16C
 #if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM
 #define SOFTMAXD_HAVE_F16C 1
 #else
