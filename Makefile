@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CXX ?= g++
 SANITIZED := build/sanitized
 
-.PHONY: help setup demo test sanitize lint format bench clean
+.PHONY: help setup demo test test-gpu bench-gpu sanitize lint format bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -45,17 +45,42 @@ sanitize: setup ## Run the CPU kernels under the address, undefined-behaviour an
 	  $(SANITIZED)/$$kind; \
 	done
 
+# What the GPU targets compile with: NVCC for NVIDIA. They need no .venv, so that a machine with a device and no network
+# can run what was built elsewhere.
+NVCC ?= nvcc
+NVCC_ARCHITECTURE ?= sm_90
+GPU_BUILD := build/gpu
+GPU_SOURCES := $(wildcard native/src/gpu/*.hip)
+GPU_HEADERS := $(wildcard native/src/gpu/*.h tests/native/gpu/*.h)
+NVCC_FLAGS := -x cu -std=c++17 -O3 -arch=$(NVCC_ARCHITECTURE) -Inative/src -Inative/include -Itests/native/gpu
+
+test-gpu: $(GPU_BUILD)/kernels_test ## Run the GPU kernels on an NVIDIA device; fails without one
+	$<
+	compute-sanitizer --tool memcheck --error-exitcode 3 $< --quick
+	compute-sanitizer --tool racecheck --error-exitcode 3 $< --quick
+
+bench-gpu: $(GPU_BUILD)/kernels_bench ## Time the GPU kernels on an NVIDIA device beside a copy
+	$<
+
+$(GPU_BUILD)/kernels_test: tests/native/gpu/kernels_test.hip $(GPU_SOURCES) $(GPU_HEADERS)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) $(filter %.hip,$^) -o $@
+
+$(GPU_BUILD)/kernels_bench: bench/gpu_kernels.cu $(GPU_SOURCES) $(GPU_HEADERS)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) $(filter %.hip %.cu,$^) -o $@
+
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/buf lint proto
-	git ls-files '*.h' '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.h' '*.cpp' '*.hip' '*.cu' | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: setup ## Format the sources
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	git ls-files '*.h' '*.cpp' | xargs $(BIN)/clang-format -i
+	git ls-files '*.h' '*.cpp' '*.hip' '*.cu' | xargs $(BIN)/clang-format -i
 
 bench: setup ## Measure kernels and serving beside their peers (minutes; see bench/README.md)
 	$(BIN)/pip install --quiet '.[bench]'

@@ -1,0 +1,159 @@
+// Rows cut into tiles of 1024 columns, a block a tile. Blocks cannot wait for each other across a launch, so each
+// meeting is one: maxima of the tiles, of the rows, sums of the tiles, of the rows, the result.
+#include <algorithm>
+
+#include "gpu/element.h"
+#include "gpu/reduce.h"
+#include "gpu/variants.h"
+
+namespace softmaxd::gpu {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr unsigned kItems = 4;
+constexpr std::size_t kTileColumns = kThreads * kItems;
+
+__host__ __device__ constexpr std::size_t tile_count(std::size_t cols) {
+  return (cols + kTileColumns - 1) / kTileColumns;
+}
+
+// One tile of one row, by the block's number.
+struct Tile {
+  std::size_t index;  // over all rows
+  std::size_t row;
+  std::size_t start;  // its first element
+  std::size_t cols;
+
+  __device__ Tile(std::size_t first_tile, std::size_t row_cols)
+      : index(first_tile + blockIdx.x), row(quotient(index, tile_count(row_cols))) {
+    const std::size_t column = (index - row * tile_count(row_cols)) * kTileColumns;
+    start = row * row_cols + column;
+    cols = row_cols - column < kTileColumns ? row_cols - column : kTileColumns;
+  }
+
+  // Calls act(element) for each of this thread's elements; unrolled, so that all loads are on their way at once.
+  template <class Act>
+  __device__ void for_each_item(Act act) const {
+#pragma unroll
+    for (unsigned item = 0; item < kItems; ++item) {
+      const unsigned i = threadIdx.x + item * kThreads;
+      if (i < cols) act(start + i);
+    }
+  }
+
+ private:
+  // A division of 64 bits takes some 70 instructions, and few matrices need it.
+  __device__ static std::size_t quotient(std::size_t a, std::size_t b) {
+    return (a | b) >> 32 == 0 ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
+  }
+};
+
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    tile_maxima(const typename Element::Item* x, std::size_t cols, std::size_t first_tile, float* maxima) {
+  __shared__ float shared[kThreads];
+  const Tile tile(first_tile, cols);
+  float max = -INFINITY;
+  tile.for_each_item([&](std::size_t i) { max = Max::join(max, Element::load(x[i])); });
+  max = reduce_block<Max>(max, shared);
+  if (threadIdx.x == 0) maxima[tile.index] = max;
+}
+
+template <class Element>
+__global__ void __launch_bounds__(kThreads) tile_sums(const typename Element::Item* x, std::size_t cols,
+                                                      std::size_t first_tile, const float* row_maxima, float* sums) {
+  __shared__ float shared[kThreads];
+  const Tile tile(first_tile, cols);
+  const float subtrahend = subtrahend_of(row_maxima[tile.row]);
+  float sum = 0.0F;
+  tile.for_each_item([&](std::size_t i) { sum += expf(Element::load(x[i]) - subtrahend); });
+  sum = reduce_block<Sum>(sum, shared);
+  if (threadIdx.x == 0) sums[tile.index] = sum;
+}
+
+// A block a row: reduces the row's tiles.
+__global__ void __launch_bounds__(kThreads)
+    row_maxima_of(const float* tiles, std::size_t count, std::size_t first_row, float* rows) {
+  __shared__ float shared[kThreads];
+  const std::size_t row = first_row + blockIdx.x;
+  float max = -INFINITY;
+  for (std::size_t i = threadIdx.x; i < count; i += kThreads) max = Max::join(max, tiles[row * count + i]);
+  max = reduce_block<Max>(max, shared);
+  if (threadIdx.x == 0) rows[row] = max;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    row_sums_of(const float* tiles, std::size_t count, std::size_t first_row, float* rows) {
+  __shared__ float shared[kThreads];
+  const std::size_t row = first_row + blockIdx.x;
+  CompensatedSum sum;
+  for (std::size_t i = threadIdx.x; i < count; i += kThreads) sum.add(tiles[row * count + i]);
+  const float total = reduce_block<Sum>(sum.value(), shared);
+  if (threadIdx.x == 0) rows[row] = total;
+}
+
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    write_tiles(const typename Element::Item* x, typename Element::Item* y, std::size_t cols, std::size_t first_tile,
+                const float* row_maxima, const float* row_sums, bool zero_masked_rows) {
+  const Tile tile(first_tile, cols);
+  const float subtrahend = subtrahend_of(row_maxima[tile.row]);
+  const float factor = factor_of(row_sums[tile.row], zero_masked_rows);
+  tile.for_each_item([&](std::size_t i) { y[i] = Element::store(expf(Element::load(x[i]) - subtrahend) * factor); });
+}
+
+// Calls start(first, count) for as many launches as `blocks` blocks need; stops at the first error.
+template <class Start>
+Error in_launches(std::size_t blocks, Start start) {
+  Error error = kSuccess;
+  for (std::size_t first = 0; first < blocks && error == kSuccess; first += kMaxBlocks) {
+    error = start(first, std::min(kMaxBlocks, blocks - first));
+  }
+  return error;
+}
+
+template <class Element>
+Error run(const Job& job) {
+  const auto* x = static_cast<const typename Element::Item*>(job.source);
+  auto* y = static_cast<typename Element::Item*>(job.destination);
+  const std::size_t rows = job.matrix.rows;
+  const std::size_t cols = job.matrix.cols;
+  const std::size_t count = tile_count(cols);
+  const std::size_t tiles = rows * count;
+  float* const row_maxima = job.workspace;
+  float* const row_sums = row_maxima + rows;
+  float* const of_tiles = row_sums + rows;  // maxima first, then sums
+
+  Error error = in_launches(tiles, [&](std::size_t first, std::size_t blocks) {
+    return launch(tile_maxima<Element>, blocks, kThreads, job.stream, x, cols, first, of_tiles);
+  });
+  if (error != kSuccess) return error;
+  error = in_launches(rows, [&](std::size_t first, std::size_t blocks) {
+    return launch(row_maxima_of, blocks, kThreads, job.stream, of_tiles, count, first, row_maxima);
+  });
+  if (error != kSuccess) return error;
+  error = in_launches(tiles, [&](std::size_t first, std::size_t blocks) {
+    return launch(tile_sums<Element>, blocks, kThreads, job.stream, x, cols, first, row_maxima, of_tiles);
+  });
+  if (error != kSuccess) return error;
+  error = in_launches(rows, [&](std::size_t first, std::size_t blocks) {
+    return launch(row_sums_of, blocks, kThreads, job.stream, of_tiles, count, first, row_sums);
+  });
+  if (error != kSuccess) return error;
+  return in_launches(tiles, [&](std::size_t first, std::size_t blocks) {
+    return launch(write_tiles<Element>, blocks, kThreads, job.stream, x, y, cols, first, row_maxima, row_sums,
+                  job.options.zero_masked_rows);
+  });
+}
+
+}  // namespace
+
+std::size_t five_pass_workspace_bytes(const Matrix& matrix) {
+  return (2 + tile_count(matrix.cols)) * matrix.rows * sizeof(float);
+}
+
+Error run_five_pass(const Job& job) {
+  return with_element(job.matrix.dtype, [&](auto element) { return run<decltype(element)>(job); });
+}
+
+}  // namespace softmaxd::gpu
