@@ -37,12 +37,15 @@ demo: setup ## Start a server, stream real tensors through the client, check and
 test: setup lint ## Check the style and run the tests
 	$(BIN)/pytest
 
-sanitize: setup ## Run the CPU kernels under the address, undefined-behaviour and thread sanitizers (2 minutes)
+sanitize: setup ## Run the CPU and GPU kernels under the address, undefined-behaviour and thread sanitizers (5 minutes)
 	@mkdir -p $(SANITIZED)
 	set -e; for kind in address,undefined thread; do \
-	  $(CXX) -g -O1 -std=c++20 -fsanitize=$$kind -fno-sanitize-recover=all -Inative/src -Inative/include \
-	    tests/native/sanitized.cpp native/src/cpu/*.cpp -lhwy -pthread -o $(SANITIZED)/$$kind; \
-	  $(SANITIZED)/$$kind; \
+	  flags="-g -O1 -std=c++20 -fsanitize=$$kind -fno-sanitize-recover=all -Inative/src -Inative/include"; \
+	  $(CXX) $$flags tests/native/sanitized.cpp native/src/cpu/*.cpp -lhwy -pthread -o $(SANITIZED)/cpu-$$kind; \
+	  $(SANITIZED)/cpu-$$kind; \
+	  $(CXX) $$flags -DSOFTMAXD_SIMT -Itests/native/simt -Itests/native/gpu -Wno-unknown-pragmas -x c++ \
+	    tests/native/gpu/kernels_test.hip native/src/gpu/*.hip -o $(SANITIZED)/gpu-$$kind; \
+	  SIMT_SEED=1 $(SANITIZED)/gpu-$$kind --quick; \
 	done
 
 # What the GPU targets compile with: NVCC for NVIDIA. They need no .venv, so that a machine with a device and no network

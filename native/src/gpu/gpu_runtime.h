@@ -4,7 +4,9 @@
 // back as a value, so that none can be overlooked.
 #pragma once
 
-#if defined(__CUDACC__)
+#if defined(SOFTMAXD_SIMT)  // tests/native/simt runs the kernels on the CPU
+#include "simt.h"
+#elif defined(__CUDACC__)
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #else
@@ -17,7 +19,13 @@
 
 namespace softmaxd::gpu {
 
-#if defined(__CUDACC__)
+#if defined(SOFTMAXD_SIMT)
+inline constexpr const char* kRuntimeName = "simt";
+using Error = int;
+using Stream = void*;
+inline constexpr Error kSuccess = 0;
+inline const char* error_name(Error) { return "invalid launch"; }
+#elif defined(__CUDACC__)
 inline constexpr const char* kRuntimeName = "cuda";
 using Error = cudaError_t;
 using Stream = cudaStream_t;
@@ -40,8 +48,15 @@ inline constexpr std::size_t kMaxBlocks = (std::size_t{1} << 31) - 1;
 template <class... Parameters, class... Arguments>
 Error launch(void (*kernel)(Parameters...), std::size_t blocks, unsigned threads, Stream stream,
              Arguments... arguments) {
+#if defined(SOFTMAXD_SIMT)
+  static_cast<void>(stream);
+  return simt::run(blocks, threads, [&] { kernel(arguments...); });
+#else
+  // clang-format off
   kernel<<<dim3(static_cast<unsigned>(blocks)), dim3(threads), 0, stream>>>(arguments...);
+  // clang-format on
   return last_error();
+#endif
 }
 
 }  // namespace softmaxd::gpu

@@ -24,7 +24,14 @@ inline void check(softmaxd::gpu::Error error, const char* what) {
   std::exit(kNoDevice);
 }
 
-#if defined(__CUDACC__)
+#if defined(SOFTMAXD_SIMT)
+inline void synchronize() {}
+inline void* allocate(std::size_t bytes) { return std::malloc(bytes); }
+inline void release(void* data) { std::free(data); }
+inline void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+inline void fill(void* data, int byte, std::size_t bytes) { std::memset(data, byte, bytes); }
+inline std::string device_name() { return "simt, on the CPU"; }
+#elif defined(__CUDACC__)
 inline void synchronize() { check(cudaDeviceSynchronize(), "synchronize"); }
 inline void* allocate(std::size_t bytes) {
   void* data = nullptr;
