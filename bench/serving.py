@@ -110,6 +110,7 @@ def one_round(backend: str, body: Path, requests: int) -> Iterator[tuple[str, st
     Two processes of one program differ by up to 20 % for as long as they live, so each round has new ones.
     """
     with servers(backend) as (server, targets):
+        check(server)
         for target in targets.values():
             h2load(target, body, 8, 2000)  # warm-up
         before = answered_ok(server)

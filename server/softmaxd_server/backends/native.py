@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softmaxd_server.backends.arrays import check_variant, operands
 from softmaxd_server.backends.base import Device, Plan, PoolUse, Variant, Work, warm_up_every_type
-from softmaxd_server.cpus import usable_cpus
 from softmaxd_server.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    import softmaxd_native
 
 _INSTALL = "pip install ./native from a checkout of softmaxd (it needs a C++20 compiler and Google Highway)"
 
@@ -32,7 +35,7 @@ class CpuBackend:
     inline_bytes = 128 * 1024
 
     def __init__(self, threads: int = 0) -> None:
-        self._context = _load().CpuContext(threads or usable_cpus())
+        self._context: softmaxd_native.CpuContext = _load().CpuContext(threads)
         self.devices: Sequence[Device] = (Device(self._context.target, self._context.threads),)
         self.variants: Sequence[Variant] = tuple(Variant(name, note) for name, note in self._context.variants)
 
@@ -74,8 +77,8 @@ class CpuBackend:
         if work is not None:
             # As bytes: bfloat16 is no type of the buffer protocol.
             self._context.softmax(
-                source.reshape(-1).view(np.uint8),
-                result.reshape(-1).view(np.uint8),
+                source.reshape(-1).view(np.uint8).data,
+                result.reshape(-1).view(np.uint8).data,
                 work.rows,
                 work.cols,
                 work.element.name,
@@ -99,38 +102,7 @@ def open_gpu(name: str) -> CpuBackend:
     raise BackendUnavailableError(f"backend {name}: {reason}: use --backend cpu")
 
 
-class _CpuContext(Protocol):
-    target: str
-    threads: int
-    variants: Sequence[tuple[str, str]]
-    pools: Sequence[tuple[str, int, int, int]]
-
-    def plan(self, rows: int, cols: int, dtype: str) -> tuple[str, int, int]: ...
-
-    def softmax(
-        self,
-        source: object,
-        destination: object,
-        rows: int,
-        cols: int,
-        dtype: str,
-        *,
-        zero_masked_rows: bool = False,
-        variant: str = "",
-    ) -> float: ...
-
-    def softmax_message(
-        self, prefix: bytes, source: object, rows: int, cols: int, dtype: str, *, zero_masked_rows: bool = False
-    ) -> tuple[bytes, float]: ...
-
-
-class _NativeModule(Protocol):
-    gpu_runtime: str | None
-
-    def CpuContext(self, threads: int) -> _CpuContext: ...  # noqa: N802 # a class of the module
-
-
-def _load() -> _NativeModule:
+def _load() -> ModuleType:
     """Import the compiled module, which is an optional distribution.
 
     Raises:
@@ -143,4 +115,4 @@ def _load() -> _NativeModule:
         raise BackendUnavailableError(
             f"softmaxd_native is not installed or does not load ({error}): {_INSTALL}"
         ) from error
-    return cast(_NativeModule, module)
+    return module
