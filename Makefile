@@ -6,6 +6,16 @@ BIN := $(VENV)/bin
 
 CXX ?= g++
 SANITIZED := build/sanitized
+CPUS := $(shell nproc)
+
+# The device core's sources and what they need of the host's.
+GPU_KERNELS := $(wildcard native/src/gpu/*.hip) native/src/gpu/variants.cpp
+GPU_CORE := $(GPU_KERNELS) $(filter-out $(GPU_KERNELS),$(wildcard native/src/gpu/*.cpp))
+GPU_HEADERS := $(wildcard native/src/gpu/*.h native/include/softmaxd/*.h tests/native/gpu/*.h native/src/cpu/thread_pool.h)
+HOST_SOURCES := native/src/cpu/thread_pool.cpp native/src/cpu/topology.cpp native/src/dtype.cpp
+
+# Programs that were built for a run are kept.
+.SECONDARY:
 
 .PHONY: help setup demo test test-gpu bench-gpu sanitize lint format bench clean
 
@@ -27,51 +37,106 @@ $(VENV)/pure.stamp: $(PURE_SOURCES) $(VENV)/made.stamp
 	$(BIN)/pip install --quiet --editable '.[server,dev]'
 	@touch $@
 
-$(VENV)/native.stamp: $(NATIVE_SOURCES) $(VENV)/made.stamp
+$(VENV)/native.stamp: $(NATIVE_SOURCES) $(VENV)/made.stamp $(VENV)/gpu.choice
 	$(BIN)/pip install --quiet ./native
 	@touch $@
+
+# Changes with SOFTMAXD_GPU, so that the native module is built anew.
+$(VENV)/gpu.choice: $(VENV)/made.stamp FORCE
+	@echo "$(SOFTMAXD_GPU)" | cmp --silent - $@ || echo "$(SOFTMAXD_GPU)" > $@
+
+FORCE:
 
 demo: setup ## Start a server, stream real tensors through the client, check and time them
 	$(BIN)/python tests/e2e/demo.py
 
-test: setup lint ## Check the style and run the tests
+test: setup lint ## Check the style, run the tests, run the kernels under the sanitizers
 	$(BIN)/pytest
+	$(MAKE) --no-print-directory --jobs=$(CPUS) --output-sync=target sanitize
 
-sanitize: setup ## Run the CPU and GPU kernels under the address, undefined-behaviour and thread sanitizers (5 minutes)
-	@mkdir -p $(SANITIZED)
-	set -e; for kind in address,undefined thread; do \
-	  flags="-g -O1 -std=c++20 -fsanitize=$$kind -fno-sanitize-recover=all -Inative/src -Inative/include"; \
-	  $(CXX) $$flags tests/native/sanitized.cpp native/src/cpu/*.cpp -lhwy -pthread -o $(SANITIZED)/cpu-$$kind; \
-	  $(SANITIZED)/cpu-$$kind; \
-	  $(CXX) $$flags -DSOFTMAXD_SIMT -Itests/native/simt -Itests/native/gpu -Wno-unknown-pragmas -x c++ \
-	    tests/native/gpu/kernels_test.hip native/src/gpu/*.hip -o $(SANITIZED)/gpu-$$kind; \
-	  SIMT_SEED=1 $(SANITIZED)/gpu-$$kind --quick; \
-	done
+# The GPU's programs run on a device that the CPU simulates: tests/native/simt. One that passed runs again when it is
+# built again.
+sanitize: $(foreach kind,address thread,$(foreach program,cpu kernels-32 kernels-64 context,$(SANITIZED)/passed/$(program)-$(kind))) ## Run the kernels under the address, undefined-behaviour and thread sanitizers (5 minutes)
 
-# What the GPU targets compile with: NVCC for NVIDIA. They need no .venv, so that a machine with a device and no network
-# can run what was built elsewhere.
+SANITIZE_address := address,undefined
+SANITIZE_thread := thread
+SANITIZED_COMPILE = $(CXX) -g -O1 -std=c++20 -fsanitize=$(SANITIZE_$*) -fno-sanitize-recover=all -pthread \
+  -Inative/src -Inative/include
+SIMULATED_COMPILE = $(SANITIZED_COMPILE) -DSOFTMAXD_SIMT -Itests/native/simt -Itests/native/gpu -Wno-unknown-pragmas
+SIMULATOR := $(wildcard tests/native/simt/*.h)
+
+$(SANITIZED)/passed/cpu-%: $(SANITIZED)/cpu-%
+	$<
+	@mkdir -p $(@D) && touch $@
+
+$(SANITIZED)/passed/%: $(SANITIZED)/%
+	$< --quick
+	SIMT_SEED=1 $< --quick
+	@mkdir -p $(@D) && touch $@
+
+$(SANITIZED)/cpu-%: tests/native/sanitized.cpp $(wildcard native/src/cpu/*.cpp native/src/cpu/*.h) native/src/dtype.cpp
+	@mkdir -p $(@D)
+	$(SANITIZED_COMPILE) $(filter %.cpp,$^) -lhwy -o $@
+
+$(SANITIZED)/kernels-32-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS) $(SIMULATOR)
+	@mkdir -p $(@D)
+	$(SIMULATED_COMPILE) -DSIMT_WAVE=32 -x c++ $(filter %.hip %.cpp,$^) -o $@
+
+$(SANITIZED)/kernels-64-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS) $(SIMULATOR)
+	@mkdir -p $(@D)
+	$(SIMULATED_COMPILE) -DSIMT_WAVE=64 -x c++ $(filter %.hip %.cpp,$^) -o $@
+
+$(SANITIZED)/context-%: tests/native/gpu/context_test.cpp $(GPU_CORE) $(HOST_SOURCES) $(GPU_HEADERS) $(SIMULATOR)
+	@mkdir -p $(@D)
+	$(SIMULATED_COMPILE) -x c++ $(filter %.hip %.cpp,$^) -o $@
+
+# What the GPU targets run with: NVCC compiles; GPU_PYTHON has the server's packages, the tests' and a softmaxd_native that
+# was built with SOFTMAXD_GPU=CUDA. Set it where `make setup` cannot fetch packages.
 NVCC ?= nvcc
 NVCC_ARCHITECTURE ?= sm_90
+GPU_PYTHON ?=
 GPU_BUILD := build/gpu
-GPU_SOURCES := $(wildcard native/src/gpu/*.hip)
-GPU_HEADERS := $(wildcard native/src/gpu/*.h tests/native/gpu/*.h)
-NVCC_FLAGS := -x cu -std=c++17 -O3 -arch=$(NVCC_ARCHITECTURE) -Inative/src -Inative/include -Itests/native/gpu
+NVCC_COMPILE = $(NVCC) -std=c++20 -O3 -arch=$(NVCC_ARCHITECTURE) -Inative/src -Inative/include -Itests/native/gpu -x cu
+GPU_TESTS := tests/native/test_gpu_context.py tests/server/test_backends.py tests/server/test_gpu_backend.py \
+  tests/e2e/test_gpu_server.py
 
-test-gpu: $(GPU_BUILD)/kernels_test ## Run the GPU kernels on an NVIDIA device; fails without one
-	$<
-	compute-sanitizer --tool memcheck --error-exitcode 3 $< --quick
-	compute-sanitizer --tool racecheck --error-exitcode 3 $< --quick
+ifeq ($(GPU_PYTHON),)
+test-gpu: export SOFTMAXD_GPU = CUDA
+test-gpu: setup
+test-gpu: GPU_PYTHON := $(BIN)/python
+endif
+test-gpu: $(GPU_BUILD)/kernels_test $(GPU_BUILD)/context_test ## Run kernels, device core and server on an NVIDIA device; fails without one
+	$(GPU_BUILD)/kernels_test
+	$(GPU_BUILD)/context_test
+	compute-sanitizer --tool memcheck --error-exitcode 3 $(GPU_BUILD)/kernels_test --quick
+	compute-sanitizer --tool racecheck --error-exitcode 3 $(GPU_BUILD)/kernels_test --quick
+	compute-sanitizer --tool memcheck --error-exitcode 3 $(GPU_BUILD)/context_test --quick
+	SOFTMAXD_TEST_GPU=cuda $(GPU_PYTHON) -m pytest $(GPU_TESTS)
 
-bench-gpu: $(GPU_BUILD)/kernels_bench ## Time the GPU kernels on an NVIDIA device beside a copy
-	$<
+bench-gpu: $(GPU_BUILD)/libgpu_kernels.so ## Time the GPU kernels on an NVIDIA device beside a copy and PyTorch
+	python3 bench/gpu_kernels.py $<
 
-$(GPU_BUILD)/kernels_test: tests/native/gpu/kernels_test.hip $(GPU_SOURCES) $(GPU_HEADERS)
+$(GPU_BUILD)/kernels_test: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) $(filter %.hip,$^) -o $@
+	$(NVCC_COMPILE) $(filter %.hip %.cpp,$^) -o $@
 
-$(GPU_BUILD)/kernels_bench: bench/gpu_kernels.cu $(GPU_SOURCES) $(GPU_HEADERS)
+$(GPU_BUILD)/context_test: tests/native/gpu/context_test.cpp $(GPU_CORE) $(HOST_SOURCES) $(GPU_HEADERS)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) $(filter %.hip %.cu,$^) -o $@
+	$(NVCC_COMPILE) $(filter %.hip %.cpp,$^) -o $@
+
+$(GPU_BUILD)/libgpu_kernels.so: bench/gpu_kernels.cpp $(GPU_KERNELS) $(GPU_HEADERS)
+	@mkdir -p $(@D)
+	$(NVCC_COMPILE) -shared -Xcompiler -fPIC $(filter %.hip %.cpp,$^) -o $@
+
+# The GPU part of the native module on a device that the CPU simulates; the tests build it when they need it.
+SIMT_MODULE := build/simt/softmaxd_simt$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+SIMT_SOURCES := tests/native/simt/module.cpp native/bindings/gpu_binding.cpp $(HOST_SOURCES) $(GPU_CORE)
+
+$(SIMT_MODULE): $(SIMT_SOURCES) $(GPU_HEADERS) $(SIMULATOR) $(wildcard native/bindings/*.h)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -pthread -DSOFTMAXD_SIMT -Wno-unknown-pragmas \
+	  $$($(BIN)/python -m pybind11 --includes) -Itests/native/simt -Inative/src -Inative/include -Inative/bindings \
+	  -x c++ $(SIMT_SOURCES) -o $@
 
 lint: setup
 	$(BIN)/ruff check

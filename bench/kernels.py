@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from softmaxd_server import backends
+from softmaxd_server.config import Config
 from timing import Timing, race
 
 # Many short rows, model-sized rows, rows larger than a cache, and few long rows: 64 MB each but for the small ones.
@@ -120,7 +121,7 @@ def main(backend_name: str, dtype: str, threads: int, shapes: tuple[str, ...]) -
     """Print the table."""
     keep_freed_memory()
     console = Console(width=max(100, Console().width))
-    backend = backends.select(backend_name, threads=threads)
+    backend = backends.select(backend_name, Config.model_construct(threads=threads))
     backend.warm_up()
     device = ", ".join(device.name for device in backend.devices)
     table = Table(title=f"softmax, {dtype}, backend {backend.name} ({device}), {threads} threads")

@@ -1,8 +1,23 @@
 """The device core of softmaxd: contexts that compute softmax into buffers, with the GIL released."""
 
-from softmaxd_native._native import CpuContext, InvalidArgument, Unsupported, targets
+from softmaxd_native._native import (
+    CpuContext,
+    DeviceError,
+    GpuContext,
+    InvalidArgument,
+    Unsupported,
+    gpu_devices,
+    gpu_runtime,
+    targets,
+)
 
-__all__ = ["CpuContext", "InvalidArgument", "Unsupported", "gpu_runtime", "targets"]
-
-gpu_runtime: str | None = None
-"""The GPU runtime that this build was made for, "hip" or "cuda"; None where it was built for the CPU alone."""
+__all__ = [
+    "CpuContext",
+    "DeviceError",
+    "GpuContext",
+    "InvalidArgument",
+    "Unsupported",
+    "gpu_devices",
+    "gpu_runtime",
+    "targets",
+]

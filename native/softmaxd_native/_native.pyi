@@ -1,7 +1,13 @@
+from collections.abc import Sequence
+
 from typing_extensions import Buffer
+
+gpu_runtime: str | None
+"""The GPU runtime that this build was made for, "hip" or "cuda"; None where it was built for the CPU alone."""
 
 class InvalidArgument(ValueError): ...
 class Unsupported(RuntimeError): ...
+class DeviceError(RuntimeError): ...
 
 class CpuContext:
     def __init__(self, threads: int = 0, target: str = "") -> None: ...
@@ -37,4 +43,42 @@ class CpuContext:
         variant: str = "",
     ) -> tuple[bytes, float]: ...
 
+class GpuContext:
+    def __init__(
+        self, *, devices: Sequence[int], max_basic_columns: int, threads: int = 0, device_pool_bytes: int = 0
+    ) -> None: ...
+    @property
+    def threads(self) -> int: ...
+    def warm_up(self) -> None: ...
+    @property
+    def devices(self) -> list[tuple[int, str, int]]: ...
+    @property
+    def variants(self) -> list[tuple[str, str]]: ...
+    @property
+    def pools(self) -> list[tuple[str, int, int, int]]: ...
+    def plan(self, rows: int, cols: int, dtype: str, variant: str = "") -> tuple[str, int, int]: ...
+    def softmax(
+        self,
+        source: Buffer,
+        destination: Buffer,
+        rows: int,
+        cols: int,
+        dtype: str,
+        *,
+        zero_masked_rows: bool = False,
+        variant: str = "",
+    ) -> tuple[float, float, float]: ...
+    def softmax_message(
+        self,
+        prefix: bytes,
+        source: Buffer,
+        rows: int,
+        cols: int,
+        dtype: str,
+        *,
+        zero_masked_rows: bool = False,
+        variant: str = "",
+    ) -> tuple[bytes, tuple[float, float, float]]: ...
+
 def targets() -> list[str]: ...
+def gpu_devices() -> list[tuple[int, str, int]]: ...

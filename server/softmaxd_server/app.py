@@ -119,7 +119,7 @@ class Server:
     def describe(self) -> str:
         """Return the one line that tells where it listens and what computes."""
         assert self._backend is not None
-        devices = "; ".join(f"{name}, {parallelism} threads" for name, parallelism in self._backend.devices)
+        devices = "; ".join(f"{name}, {parallelism} {unit}" for name, parallelism, unit in self._backend.devices)
         metrics = (
             "off"
             if self._metrics_server is None
@@ -132,7 +132,7 @@ class Server:
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
-            self._backend = backends.select(self._config.backend, self._config.threads)
+            self._backend = backends.select(self._config.backend, self._config)
         self._backend.warm_up()
         return self._backend
 

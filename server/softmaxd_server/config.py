@@ -31,8 +31,25 @@ class Config(BaseSettings):
     backend: Literal["auto", "hip", "cuda", "cpu", "numpy"] = Field(
         "auto", description="What computes; auto takes the first of hip, cuda, cpu, numpy that can be had."
     )
+    device: str = Field(
+        "all", description="GPUs to use, by index: 0, or 1,3; all takes every one. HIP_VISIBLE_DEVICES counts first."
+    )
     threads: int = Field(
-        0, ge=0, le=4096, description="Threads of a CPU backend; 0 asks CPU affinity and cgroup quota."
+        0,
+        ge=0,
+        le=1024,
+        description="Threads that compute on a CPU backend, or copy on a GPU backend; 0 asks CPU affinity and cgroup "
+        "quota, and takes 8 at most to copy.",
+    )
+    max_basic_columns: int = Field(
+        4096,
+        ge=1,
+        le=2**62,
+        description="Columns of the longest row that one block of a GPU computes (variant basic); longer rows are "
+        "shared by many (five_pass).",
+    )
+    device_pool_bytes: int = Field(
+        0, ge=0, le=2**62, description="Memory to hold at most on each GPU, in bytes; 0 takes 80 % of what is free."
     )
     max_message_bytes: int = Field(
         134217728, ge=1024, le=_MAX_PROTOBUF_BYTES, description="Largest request message, in bytes."
@@ -51,6 +68,12 @@ class Config(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
 
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, value: str) -> str:
+        device_indices(value)
+        return value
+
     @field_validator("port", mode="before")
     @classmethod
     def _explain_service_link(cls, value: object) -> object:
@@ -58,6 +81,20 @@ class Config(BaseSettings):
         if isinstance(value, str) and "://" in value:
             raise ValueError("this is Kubernetes' link to a Service: set enableServiceLinks: false or pass --port")
         return value
+
+
+def device_indices(device: str) -> list[int]:
+    """Return the indices that `Config.device` names; none stands for all devices.
+
+    Raises:
+        ValueError: It is neither "all" nor a list of indices.
+    """
+    if device == "all":
+        return []
+    names = [name.strip() for name in device.split(",")]
+    if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
+        raise ValueError("it must be all, or indices of devices, each once: 0 or 1,3")
+    return [int(name) for name in names]
 
 
 def parse(arguments: Sequence[str]) -> tuple[Config, bool]:
@@ -103,7 +140,7 @@ def _parser() -> _Parser:
             _flag(name),
             metavar=name.rpartition("_")[2].upper(),
             default=argparse.SUPPRESS,
-            help=f"{field.description} Default: {field.default}.",
+            help=f"{field.description} Default: {field.default}.".replace("%", "%%"),
         )
     parser.add_argument("--print-config", action="store_true", help="Print the resulting configuration and exit.")
     return parser

@@ -108,7 +108,9 @@ class Dataplane:
         return softmax_pb2.GetServerInfoResponse(
             version=softmaxd_proto.__version__,
             backend=backend.name,
-            devices=[softmax_pb2.Device(**device._asdict()) for device in backend.devices],
+            devices=[
+                softmax_pb2.Device(name=device.name, parallelism=device.parallelism) for device in backend.devices
+            ],
             variants=[softmax_pb2.Variant(**variant._asdict()) for variant in backend.variants],
             data_types=[element.number for element in ELEMENT_TYPES],
             limits=softmax_pb2.Limits(max_message_bytes=self._max_message_bytes),

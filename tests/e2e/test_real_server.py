@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -150,3 +151,22 @@ def test_server_without_its_packages_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "softmaxd: pydantic is not installed; the server needs: pip install 'softmaxd[server]'\n"
+
+
+@pytest.mark.parametrize("name", ["hip", "cuda"])
+def test_backend_that_cannot_be_had_is_said_in_one_line_and_auto_moves_on(name: str) -> None:
+    command = [sys.executable, "-m", "softmaxd_server", "--port", "0", "--metrics-port", "-1", "--backend", name]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        if "listening on" in line:
+            process.terminate()
+            pytest.skip(f"backend {name} can be had here")
+        assert process.wait(30) == 1
+        assert process.stderr.read() == ""
+    reason = line.removeprefix("softmaxd: ").strip()
+    assert re.match(rf"backend {name}: (no \w+ device \(\w+\)|softmaxd_native was built .*): .*--backend cpu$", reason)
+    with ServerProcess("--backend", "auto") as auto:
+        assert f"not using backend {name}: {reason}" in auto.log
+        with SoftmaxClient(auto.target) as client:
+            assert client.softmax(np.zeros(2, np.float32)).tolist() == [0.5, 0.5]

@@ -9,7 +9,7 @@ import pytest
 from harness.reference import DTYPES, Array, assert_close, masked_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmaxd_native import CpuContext, InvalidArgument, Unsupported, gpu_runtime, targets
+from softmaxd_native import CpuContext, InvalidArgument, Unsupported, targets
 
 TARGETS = targets()
 CONTEXTS = {(target, threads): CpuContext(threads, target) for target in TARGETS for threads in (1, 3)}
@@ -261,7 +261,3 @@ def test_wrong_arguments_are_refused_with_a_reason() -> None:
         CpuContext(1, "AVX9")
     with pytest.raises(InvalidArgument, match=r"at most 1024"):
         CpuContext(100_000)
-
-
-def test_the_build_says_that_it_has_no_gpu() -> None:
-    assert gpu_runtime is None

@@ -3,41 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from harness import simulated_gpu
 from softmaxd_proto import dtypes
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_server.app import Server
 from softmaxd_server.backends import BACKENDS, select
+from softmaxd_server.backends.base import Backend
 from softmaxd_server.backends.reference import NumpyBackend
 from softmaxd_server.config import Config
 from softmaxd_server.errors import BackendUnavailableError
+
+GPUS = ("hip", "cuda")
+# `make test-gpu` names the one that it is about: it must be there, and the simulated one is left to `make test`.
+TESTED_GPU = os.environ.get("SOFTMAXD_TEST_GPU")
 
 
 def _can_be_had(name: str) -> bool:
     try:
         select(name).close()
     except BackendUnavailableError:
+        assert name != TESTED_GPU, f"backend {name} cannot be had"
         return False
     return True
 
 
-@pytest.fixture(params=[name for name in BACKENDS if _can_be_had(name)])
-def backend(request):
-    """Every backend that can be had here, proven to be the one that was asked for.
+HAD = [name for name in BACKENDS if _can_be_had(name)]
+SIMULATED = [] if TESTED_GPU else [simulated_gpu.NAME]
+
+
+@pytest.fixture
+def open_backend() -> Iterator[Callable[..., Backend]]:
+    """Open a backend with options of `Config`; the simulated GPU has the name "simt". Closed at the end."""
+    opened: list[Backend] = []
+
+    def open_one(name: str, **options: Any) -> Backend:
+        if TESTED_GPU and name == simulated_gpu.NAME:
+            pytest.skip(f"tests the simulated GPU, and this run is about {TESTED_GPU}")
+        config = Config.model_construct(**options)
+        backend = simulated_gpu.open_backend(config) if name == simulated_gpu.NAME else select(name, config)
+        assert backend.name == name
+        opened.append(backend)
+        return backend
+
+    yield open_one
+    for backend in opened:
+        backend.close()
+
+
+@pytest.fixture(params=[*HAD, *SIMULATED])
+def backend(request, open_backend):
+    """Every backend that can be had here, proven to be the one that was asked for, and the simulated GPU.
 
     test_backends.py says of the others why they cannot.
     """
-    opened = select(request.param)
-    assert opened.name == request.param
-    yield opened
-    opened.close()
+    return open_backend(request.param)
+
+
+@pytest.fixture(params=[*(name for name in HAD if name in GPUS), *SIMULATED])
+def gpu(request, open_backend):
+    """Open the GPU backends that can be had here, the simulated one among them, with options of `Config`."""
+
+    def open_one(**options: Any) -> Backend:
+        return open_backend(request.param, **options)
+
+    return open_one
 
 
 class GatedBackend(NumpyBackend):

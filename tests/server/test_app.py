@@ -46,7 +46,7 @@ async def test_description_of_running_server_names_address_metrics_and_backend(s
     server = await serve()
     assert server.describe() == (
         f"softmaxd {softmaxd_proto.__version__} listening on 127.0.0.1:{server.port}, metrics on "
-        f"http://127.0.0.1:{server.metrics_port}/metrics, backend numpy (numpy on one CPU thread, 1 threads)"
+        f"http://127.0.0.1:{server.metrics_port}/metrics, backend numpy (numpy, 1 threads)"
     )
 
 

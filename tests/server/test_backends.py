@@ -183,8 +183,8 @@ def test_answer_at_any_alignment_has_the_same_bits(backend):
     assert len(answers) == 1
 
 
-def test_every_variant_when_asked_for_computes(backend):
-    backend = backends.select(backend.name, threads=2)  # some variants need a second thread
+def test_every_variant_when_asked_for_computes(backend, open_backend):
+    backend = open_backend(backend.name, threads=2)  # some variants need a second thread
     arrays = [values(5, shape, "float32") for shape in ((4, 100), (2, 300_000))]
     for variant in backend.variants:
         assert variant.note
@@ -192,7 +192,6 @@ def test_every_variant_when_asked_for_computes(backend):
         assert taken, f"{variant.name} takes none of the shapes"
         for x, got in taken:
             assert_close(got, x, "float32")
-    backend.close()
 
 
 def _softmax_or_none(backend, x, variant):
@@ -237,7 +236,7 @@ def test_softmax_of_bad_arguments_says_what_was_got(backend, x, options, said):
 
 def test_backend_describes_its_devices_and_pools(backend):
     backend.warm_up()
-    assert all(name and parallelism >= 1 for name, parallelism in backend.devices)
+    assert all(name and parallelism >= 1 and unit for name, parallelism, unit in backend.devices)
     assert all(reserved >= used >= 0 for _, used, reserved, _ in backend.pools())
 
 
@@ -263,9 +262,12 @@ def test_select_by_name_opens_that_backend_or_says_why_not(name):
     opened.close()
 
 
-@pytest.mark.parametrize("name", ["hip", "cuda"])
-def test_select_gpu_without_gpu_build_says_why_and_what_to_do(name):
-    with pytest.raises(BackendUnavailableError, match=r"without GPU support.*--backend cpu|pip install"):
+@pytest.mark.parametrize(("name", "built"), [("hip", "cuda"), ("cuda", "hip"), ("hip", None)])
+def test_select_gpu_of_another_build_says_why_and_what_to_do(monkeypatch, name, built):
+    pytest.importorskip("softmaxd_native", reason="softmaxd_native is not installed")
+    monkeypatch.setattr("softmaxd_native.gpu_runtime", built)
+    said = rf"built {f'for {built}' if built else 'without GPU support'}: .*SOFTMAXD_GPU={name.upper()}.*--backend cpu"
+    with pytest.raises(BackendUnavailableError, match=said):
         backends.select(name)
 
 

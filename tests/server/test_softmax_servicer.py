@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_proto.v1.softmax_pb2_grpc import SoftmaxServiceStub
-from softmaxd_server import backends
 from softmaxd_server.backends.reference import NumpyBackend
 
 PATH = "/softmaxd.v1.SoftmaxService/"
@@ -23,9 +22,9 @@ async def _refusal(call):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(5,), (3, 40), (300, 300)], ids=str)
 async def test_softmax_through_generated_stub_has_the_bits_of_the_backend(
-    backend, serve, dial, make_request, read_answer, dtype, shape
+    backend, open_backend, serve, dial, make_request, read_answer, dtype, shape
 ):
-    server = await serve(backends.select(backend.name))
+    server = await serve(open_backend(backend.name))
     stub = SoftmaxServiceStub(dial(server))
     request = make_request(np.random.default_rng(2).standard_normal(shape) * 5, dtype, id="one")
     answer = await stub.Softmax(request)

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,18 +10,6 @@
 #include "softmaxd/softmax.h"
 
 namespace softmaxd {
-
-struct VariantNote {
-  std::string name;
-  std::string note;
-};
-
-struct PoolUse {
-  std::string name;
-  std::size_t used_bytes;
-  std::size_t reserved_bytes;
-  std::size_t allocations;
-};
 
 // The instruction sets that this build has and this machine can run, best first.
 std::vector<std::string> cpu_targets();
@@ -56,7 +43,7 @@ class CpuContext {
   std::size_t threads() const;
   const std::string& target() const;
   std::vector<VariantNote> variants() const;
-  PoolUse workspace_use() const;
+  std::vector<PoolUse> pools() const;
 
  private:
   struct Impl;

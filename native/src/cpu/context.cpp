@@ -18,7 +18,6 @@ constexpr std::size_t kMaxThreads = 1024;
 // Up to here AVX2 is used where there is AVX-512: for 2 us of work the wide registers win 0.4 us, but on a server whose
 // next work is a network stack they cost 4 us a request (bench/README.md). The bits are the same.
 constexpr std::size_t kNarrowBytes = 16 * 1024;
-constexpr std::string_view kDTypeNames[kDTypeCount] = {"float32", "float16", "bfloat16"};
 
 std::size_t thread_count(std::size_t asked) {
   if (asked > kMaxThreads) {
@@ -33,7 +32,7 @@ std::string target_name(std::string_view asked) {
   if (asked.empty()) return targets.front();
   if (std::find(targets.begin(), targets.end(), asked) != targets.end()) return std::string(asked);
   std::string message = "the instruction set " + std::string(asked) + " cannot be had here; there are:";
-  for (const std::string& target : targets) message += " " + target;
+  for (const std::string& target : targets) message.append(" ").append(target);
   throw Unsupported(message);
 }
 
@@ -64,13 +63,6 @@ Plan plan_of(const Matrix& matrix, const cpu::Variant& variant) {
 
 }  // namespace
 
-DType dtype_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kDTypeCount; ++i) {
-    if (kDTypeNames[i] == name) return static_cast<DType>(i);
-  }
-  throw InvalidArgument("the dtype is '" + std::string(name) + "'; allowed are float32, float16, bfloat16");
-}
-
 std::vector<std::string> cpu_targets() { return cpu::leaf_kernel_targets(); }
 
 struct CpuContext::Impl {
@@ -96,7 +88,7 @@ struct CpuContext::Impl {
   const cpu::Variant& named_variant(const Matrix& matrix, std::string_view name) const {
     std::string names;
     for (const cpu::Variant& variant : cpu::kVariants) {
-      names += " " + std::string(variant.name);
+      names.append(" ").append(variant.name);
       if (variant.name != name) continue;
       if (variant.supports(matrix, limits)) return variant;
       throw InvalidArgument("the variant " + std::string(name) + " does not take " + std::to_string(matrix.rows) +
@@ -139,6 +131,6 @@ std::vector<VariantNote> CpuContext::variants() const {
   return notes;
 }
 
-PoolUse CpuContext::workspace_use() const { return impl_->workspaces.use(); }
+std::vector<PoolUse> CpuContext::pools() const { return {impl_->workspaces.use()}; }
 
 }  // namespace softmaxd

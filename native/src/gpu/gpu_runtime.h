@@ -1,11 +1,12 @@
 // The GPU runtime under one set of names: HIP for AMD and Hygon, CUDA for NVIDIA.
 //
-// A kernel file includes this and nothing of a vendor's. Only what the kernels use is here; every call's error comes
-// back as a value, so that none can be overlooked.
+// A file of this folder includes this and nothing of a vendor's. Only what we use is here; every call's error comes
+// back as a value, so that none can be overlooked: see check() in runtime_error.h.
 #pragma once
 
-#if defined(SOFTMAXD_SIMT)  // tests/native/simt runs the kernels on the CPU
+#if defined(SOFTMAXD_SIMT)  // tests/native/simt runs all of this on the CPU
 #include "simt.h"
+#include "simt_runtime.h"
 #elif defined(__CUDACC__)
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -16,30 +17,102 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace softmaxd::gpu {
 
+// The two vendors' names differ by their first letters, but for a few.
+#if defined(SOFTMAXD_SIMT)
+#define SOFTMAXD_NAME(name) simt##name
+#elif defined(__CUDACC__)
+#define SOFTMAXD_NAME(name) cuda##name
+#else
+#define SOFTMAXD_NAME(name) hip##name
+#endif
+
+using Error = SOFTMAXD_NAME(Error_t);
+using Stream = SOFTMAXD_NAME(Stream_t);
+using Event = SOFTMAXD_NAME(Event_t);
+inline constexpr Error kSuccess = SOFTMAXD_NAME(Success);
+
 #if defined(SOFTMAXD_SIMT)
 inline constexpr const char* kRuntimeName = "simt";
-using Error = int;
-using Stream = void*;
-inline constexpr Error kSuccess = 0;
-inline const char* error_name(Error) { return "invalid launch"; }
+inline constexpr Error kOutOfMemory = simtErrorMemoryAllocation;
+using DeviceProperties = simtDeviceProp;
+inline Error allocate_pinned(void** data, std::size_t bytes) { return simtMallocHost(data, bytes); }
+inline Error release_pinned(void* data) { return simtFreeHost(data); }
+inline std::string product_name(const DeviceProperties& properties) { return properties.name; }
 #elif defined(__CUDACC__)
 inline constexpr const char* kRuntimeName = "cuda";
-using Error = cudaError_t;
-using Stream = cudaStream_t;
-inline constexpr Error kSuccess = cudaSuccess;
-inline const char* error_name(Error error) { return cudaGetErrorName(error); }
-inline Error last_error() { return cudaGetLastError(); }
+inline constexpr Error kOutOfMemory = cudaErrorMemoryAllocation;
+using DeviceProperties = cudaDeviceProp;
+inline Error allocate_pinned(void** data, std::size_t bytes) { return cudaMallocHost(data, bytes); }
+inline Error release_pinned(void* data) { return cudaFreeHost(data); }
+inline std::string product_name(const DeviceProperties& properties) { return properties.name; }
 #else
 inline constexpr const char* kRuntimeName = "hip";
-using Error = hipError_t;
-using Stream = hipStream_t;
-inline constexpr Error kSuccess = hipSuccess;
-inline const char* error_name(Error error) { return hipGetErrorName(error); }
-inline Error last_error() { return hipGetLastError(); }
+inline constexpr Error kOutOfMemory = hipErrorOutOfMemory;
+using DeviceProperties = hipDeviceProp_t;
+inline Error allocate_pinned(void** data, std::size_t bytes) {
+  return hipHostMalloc(data, bytes, hipHostMallocDefault);
+}
+inline Error release_pinned(void* data) { return hipHostFree(data); }
+// The product's name is empty on some boards; the architecture never is.
+inline std::string product_name(const DeviceProperties& properties) {
+  const std::string name = properties.name;
+  return name.empty() ? properties.gcnArchName : name + " (" + properties.gcnArchName + ")";
+}
 #endif
+
+inline const char* error_name(Error error) { return SOFTMAXD_NAME(GetErrorName)(error); }
+// Returns the calling thread's last error and forgets it.
+inline Error last_error() { return SOFTMAXD_NAME(GetLastError)(); }
+
+inline Error device_count(int* count) { return SOFTMAXD_NAME(GetDeviceCount)(count); }
+inline Error device_properties(DeviceProperties* properties, int device) {
+  return SOFTMAXD_NAME(GetDeviceProperties)(properties, device);
+}
+// Sets the device of the calling thread.
+inline Error set_device(int device) { return SOFTMAXD_NAME(SetDevice)(device); }
+inline Error memory_info(std::size_t* free, std::size_t* total) { return SOFTMAXD_NAME(MemGetInfo)(free, total); }
+inline Error allocate_device(void** data, std::size_t bytes) { return SOFTMAXD_NAME(Malloc)(data, bytes); }
+inline Error release_device(void* data) { return SOFTMAXD_NAME(Free)(data); }
+
+// A stream that does not wait for the null stream.
+inline Error create_stream(Stream* stream) {
+  return SOFTMAXD_NAME(StreamCreateWithFlags)(stream, SOFTMAXD_NAME(StreamNonBlocking));
+}
+inline Error destroy_stream(Stream stream) { return SOFTMAXD_NAME(StreamDestroy)(stream); }
+inline Error synchronize_stream(Stream stream) { return SOFTMAXD_NAME(StreamSynchronize)(stream); }
+
+inline Error create_event(Event* event) { return SOFTMAXD_NAME(EventCreate)(event); }
+inline Error destroy_event(Event event) { return SOFTMAXD_NAME(EventDestroy)(event); }
+inline Error record_event(Event event, Stream stream) { return SOFTMAXD_NAME(EventRecord)(event, stream); }
+inline Error synchronize_event(Event event) { return SOFTMAXD_NAME(EventSynchronize)(event); }
+inline Error elapsed_milliseconds(float* milliseconds, Event from, Event to) {
+  return SOFTMAXD_NAME(EventElapsedTime)(milliseconds, from, to);
+}
+
+// The host's side of both is pinned: from pageable memory they would not return before the copy.
+inline Error copy_to_device(void* device, const void* pinned, std::size_t bytes, Stream stream) {
+  return SOFTMAXD_NAME(MemcpyAsync)(device, pinned, bytes, SOFTMAXD_NAME(MemcpyHostToDevice), stream);
+}
+inline Error copy_to_host(void* pinned, const void* device, std::size_t bytes, Stream stream) {
+  return SOFTMAXD_NAME(MemcpyAsync)(pinned, device, bytes, SOFTMAXD_NAME(MemcpyDeviceToHost), stream);
+}
+
+#undef SOFTMAXD_NAME
+
+// 2^x for x from -0.5 to 0.5, within 2^-22.
+__device__ inline float exp2_of_fraction(float x) {
+#if defined(__CUDACC__)
+  float power;  // exp2f would add instructions for what is subnormal, which is not met here
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+#else
+  return exp2f(x);
+#endif
+}
 
 // What one launch can have in x on every runtime.
 inline constexpr std::size_t kMaxBlocks = (std::size_t{1} << 31) - 1;
@@ -49,8 +122,7 @@ template <class... Parameters, class... Arguments>
 Error launch(void (*kernel)(Parameters...), std::size_t blocks, unsigned threads, Stream stream,
              Arguments... arguments) {
 #if defined(SOFTMAXD_SIMT)
-  static_cast<void>(stream);
-  return simt::run(blocks, threads, [&] { kernel(arguments...); });
+  return simtLaunch(stream, blocks, threads, [=] { kernel(arguments...); });
 #else
   // clang-format off
   kernel<<<dim3(static_cast<unsigned>(blocks)), dim3(threads), 0, stream>>>(arguments...);

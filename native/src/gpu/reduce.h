@@ -14,41 +14,50 @@ struct Sum {
   __device__ static float join(float a, float b) { return a + b; }
 };
 
+// Values that a thread joins at each level of the tree: with 8, 256 threads meet 5 times; with 2 they would 10 times.
+inline constexpr unsigned kFanIn = 8;
+
 // Returns the reduction of every thread's `value`, to every thread. All threads of the block call it.
-// shared: room for a float a thread; free for other use after the call.
+// shared: room for a float a thread; not to be written again before all threads have met once more.
 template <class Operation>
 __device__ float reduce_block(float value, float* shared) {
   shared[threadIdx.x] = value;
   __syncthreads();
-  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) shared[threadIdx.x] = Operation::join(shared[threadIdx.x], shared[threadIdx.x + half]);
+  for (unsigned count = blockDim.x; count > 1;) {
+    const unsigned joined = count > kFanIn ? count / kFanIn : 1;
+    if (threadIdx.x < joined) {
+      float result = shared[threadIdx.x];
+#pragma unroll
+      for (unsigned k = 1; k < kFanIn; ++k) {
+        const unsigned i = threadIdx.x + k * joined;
+        if (i < count) result = Operation::join(result, shared[i]);
+      }
+      shared[threadIdx.x] = result;
+    }
     __syncthreads();
+    count = joined;
   }
-  const float result = shared[0];
-  __syncthreads();
-  return result;
+  return shared[0];
 }
 
-// A sum that carries its rounding error along (Kahan): a thread may add up thousands of terms.
+// A sum that adds up its rounding errors apart: a thread may add thousands of terms.
+//
+// Source: W. Kahan's compensation, but joined to the sum at the end (A. Neumaier, 1974), so that one addition waits for
+// the one before, and not four. The terms of a softmax are no larger than the sum for long.
 class CompensatedSum {
  public:
   __device__ void add(float term) {
-    const float corrected = term - error_;
-    const float sum = sum_ + corrected;
-    error_ = (sum - sum_) - corrected;
+    const float sum = sum_ + term;
+    error_ += term - (sum - sum_);
     sum_ = sum;
   }
 
-  __device__ float value() const { return sum_; }
+  __device__ float value() const { return sum_ + error_; }
 
  private:
   float sum_ = 0.0F;
   float error_ = 0.0F;
 };
-
-// What a row's values are reduced by: its maximum, or 0 where all of it is -inf, which then gives exponentials of 0 and
-// not of -inf - -inf. A +inf or a NaN makes the row's sum NaN.
-__device__ inline float subtrahend_of(float max) { return max == -INFINITY ? 0.0F : max; }
 
 // Returns 1 / sum, with the answer for a row of nothing but -inf, whose sum is 0.
 __device__ inline float factor_of(float sum, bool zero_masked_rows) {

@@ -3,6 +3,7 @@
 
 #include "gpu/element.h"
 #include "gpu/reduce.h"
+#include "gpu/row_exponential.h"
 #include "gpu/variants.h"
 
 namespace softmaxd::gpu {
@@ -14,20 +15,21 @@ template <class Element>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_basic(const typename Element::Item* source, typename Element::Item* destination, std::size_t cols,
                   bool zero_masked_rows) {
-  __shared__ float shared[kMaxThreads];
+  __shared__ float of_max[kMaxThreads];
+  __shared__ float of_sum[kMaxThreads];
   const auto* x = source + blockIdx.x * cols;
   auto* y = destination + blockIdx.x * cols;
 
   float max = -INFINITY;
   for (std::size_t i = threadIdx.x; i < cols; i += blockDim.x) max = Max::join(max, Element::load(x[i]));
-  const float subtrahend = subtrahend_of(reduce_block<Max>(max, shared));
+  const RowExponential exponential(reduce_block<Max>(max, of_max));
 
   CompensatedSum sum;
-  for (std::size_t i = threadIdx.x; i < cols; i += blockDim.x) sum.add(expf(Element::load(x[i]) - subtrahend));
-  const float factor = factor_of(reduce_block<Sum>(sum.value(), shared), zero_masked_rows);
+  for (std::size_t i = threadIdx.x; i < cols; i += blockDim.x) sum.add(exponential(Element::load(x[i])));
+  const float factor = factor_of(reduce_block<Sum>(sum.value(), of_sum), zero_masked_rows);
 
   for (std::size_t i = threadIdx.x; i < cols; i += blockDim.x) {
-    y[i] = Element::store(expf(Element::load(x[i]) - subtrahend) * factor);
+    y[i] = Element::store(exponential(Element::load(x[i])) * factor);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "gpu/element.h"
 #include "gpu/reduce.h"
+#include "gpu/row_exponential.h"
 #include "gpu/variants.h"
 
 namespace softmaxd::gpu {
@@ -12,6 +13,7 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr unsigned kItems = 4;
 constexpr std::size_t kTileColumns = kThreads * kItems;
+static_assert(kTileColumns == kFivePassTileColumns);
 
 __host__ __device__ constexpr std::size_t tile_count(std::size_t cols) {
   return (cols + kTileColumns - 1) / kTileColumns;
@@ -64,9 +66,9 @@ __global__ void __launch_bounds__(kThreads) tile_sums(const typename Element::It
                                                       std::size_t first_tile, const float* row_maxima, float* sums) {
   __shared__ float shared[kThreads];
   const Tile tile(first_tile, cols);
-  const float subtrahend = subtrahend_of(row_maxima[tile.row]);
+  const RowExponential exponential(row_maxima[tile.row]);
   float sum = 0.0F;
-  tile.for_each_item([&](std::size_t i) { sum += expf(Element::load(x[i]) - subtrahend); });
+  tile.for_each_item([&](std::size_t i) { sum += exponential(Element::load(x[i])); });
   sum = reduce_block<Sum>(sum, shared);
   if (threadIdx.x == 0) sums[tile.index] = sum;
 }
@@ -97,9 +99,9 @@ __global__ void __launch_bounds__(kThreads)
     write_tiles(const typename Element::Item* x, typename Element::Item* y, std::size_t cols, std::size_t first_tile,
                 const float* row_maxima, const float* row_sums, bool zero_masked_rows) {
   const Tile tile(first_tile, cols);
-  const float subtrahend = subtrahend_of(row_maxima[tile.row]);
+  const RowExponential exponential(row_maxima[tile.row]);
   const float factor = factor_of(row_sums[tile.row], zero_masked_rows);
-  tile.for_each_item([&](std::size_t i) { y[i] = Element::store(expf(Element::load(x[i]) - subtrahend) * factor); });
+  tile.for_each_item([&](std::size_t i) { y[i] = Element::store(exponential(Element::load(x[i])) * factor); });
 }
 
 // Calls start(first, count) for as many launches as `blocks` blocks need; stops at the first error.

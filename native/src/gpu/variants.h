@@ -1,7 +1,9 @@
-// The ways in which a GPU computes a matrix: one file each.
+// The ways in which a GPU computes a matrix: one file each, one row of the table each.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <string_view>
 
 #include "gpu/gpu_runtime.h"
 #include "softmaxd/softmax.h"
@@ -18,12 +20,25 @@ struct Job {
   Stream stream;
 };
 
-// Each returns once its kernels are in the stream, with the first launch's error.
+struct Variant {
+  std::string_view name;
+  std::string_view note;
+  std::size_t max_tile_columns;  // a row is cut into tiles of so many columns; 0 takes it whole
+  std::size_t (*workspace_bytes)(const Matrix& matrix);
+  // Returns once the kernels are in the stream, with the first launch's error.
+  Error (*run)(const Job& job);
+};
 
-// A block a row, three reads and one write: any matrix; made for rows that are short.
+enum VariantIndex : std::size_t { kBasic, kFivePass, kVariantCount };
+
+// The table. A function: hipcc would take a constant for the device's too.
+const std::array<Variant, kVariantCount>& variants();
+
+Plan plan_of(const Matrix& matrix, const Variant& variant);
+
+inline constexpr std::size_t kFivePassTileColumns = 1024;
+
 Error run_basic(const Job& job);
-
-// Five kernels: the maxima of tiles, of rows, the sums of tiles, of rows, the result. Made for few long rows.
 Error run_five_pass(const Job& job);
 std::size_t five_pass_workspace_bytes(const Matrix& matrix);
 

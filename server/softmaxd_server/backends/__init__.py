@@ -7,39 +7,42 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from softmaxd_server.backends.base import Backend
-from softmaxd_server.backends.native import CpuBackend, open_gpu
+from softmaxd_server.backends.native import CpuBackend, GpuBackend
 from softmaxd_server.backends.reference import NumpyBackend
+from softmaxd_server.config import Config
 from softmaxd_server.errors import BackendUnavailableError
 
 _log = logging.getLogger(__name__)
 
-# Name -> how to open it with a number of threads; in the order in which `auto` tries them.
-BACKENDS: dict[str, Callable[[int], Backend]] = {
-    "hip": lambda threads: open_gpu("hip"),
-    "cuda": lambda threads: open_gpu("cuda"),
+# Name -> how to open it; in the order in which `auto` tries them.
+BACKENDS: dict[str, Callable[[Config], Backend]] = {
+    "hip": partial(GpuBackend, "hip"),
+    "cuda": partial(GpuBackend, "cuda"),
     "cpu": CpuBackend,
-    "numpy": lambda threads: NumpyBackend(),
+    "numpy": lambda config: NumpyBackend(),
 }
 AUTO = "auto"
 
 
-def select(name: str = AUTO, threads: int = 0) -> Backend:
+def select(name: str = AUTO, config: Config | None = None) -> Backend:
     """Open a backend.
 
     Args:
         name: A name out of `BACKENDS`, or "auto" for the first that can be had.
-        threads: Threads of a CPU backend; 0 takes what CPU affinity and cgroup quota leave.
+        config: What the backends are told; None takes the defaults, whatever the environment says.
 
     Raises:
         BackendUnavailableError: It cannot be had; the message says why and what to do.
     """
+    config = Config.model_construct() if config is None else config
     if name != AUTO:
         if name not in BACKENDS:
             raise BackendUnavailableError(f"got backend {name!r}, allowed are {AUTO}, {', '.join(BACKENDS)}")
-        return BACKENDS[name](threads)
-    opened = (_open_or_log(candidate, threads) for candidate in BACKENDS)
+        return BACKENDS[name](config)
+    opened = (_open_or_log(candidate, config) for candidate in BACKENDS)
     backend = next((each for each in opened if each is not None), None)
     if backend is None:
         raise BackendUnavailableError(f"none of {', '.join(BACKENDS)} can be had; the log says why")
@@ -47,9 +50,9 @@ def select(name: str = AUTO, threads: int = 0) -> Backend:
     return backend
 
 
-def _open_or_log(name: str, threads: int) -> Backend | None:
+def _open_or_log(name: str, config: Config) -> Backend | None:
     try:
-        return BACKENDS[name](threads)
+        return BACKENDS[name](config)
     except BackendUnavailableError as error:
         _log.info("not using backend %s: %s", name, error)
         return None

@@ -51,10 +51,11 @@ class Variant(NamedTuple):
 
 
 class Device(NamedTuple):
-    """What is computed on: its name for a person, and the threads or multiprocessors that compute."""
+    """What is computed on: its name for a person, and how many of what compute, threads or multiprocessors."""
 
     name: str
     parallelism: int
+    unit: str
 
 
 class PoolUse(NamedTuple):

@@ -12,56 +12,35 @@ from numpy.typing import NDArray
 
 from softmaxd_server.backends.arrays import check_variant, operands
 from softmaxd_server.backends.base import Device, Plan, PoolUse, Variant, Work, warm_up_every_type
+from softmaxd_server.config import Config, device_indices
 from softmaxd_server.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     import softmaxd_native
 
+    _Context = softmaxd_native.CpuContext | softmaxd_native.GpuContext
+
 _INSTALL = "pip install ./native from a checkout of softmaxd (it needs a C++20 compiler and Google Highway)"
 
 
-class CpuBackend:
-    """A `Backend` that computes on the CPU with the widest instruction set there is.
+class _NativeBackend:
+    """What the backends over `softmaxd_native` share: all but how the context is made and what a call returns."""
 
-    Args:
-        threads: Threads for large work; 0 takes what CPU affinity and cgroup quota leave.
-
-    Raises:
-        BackendUnavailableError: `softmaxd_native` is not installed or does not load.
-    """
-
-    name = "cpu"
-    # 64 KiB in wide rows take 8-38 us on a Xeon with AVX-512, 256 KiB 57-84 us.
-    inline_bytes = 128 * 1024
-
-    def __init__(self, threads: int = 0) -> None:
-        self._context: softmaxd_native.CpuContext = _load().CpuContext(threads)
-        self.devices: Sequence[Device] = (Device(self._context.target, self._context.threads),)
-        self.variants: Sequence[Variant] = tuple(Variant(name, note) for name, note in self._context.variants)
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+        self.variants: Sequence[Variant] = tuple(Variant(name, note) for name, note in context.variants)
 
     def pools(self) -> Sequence[PoolUse]:
         """See `Backend.pools`."""
         return [PoolUse(*pool) for pool in self._context.pools]
 
-    def warm_up(self) -> None:
-        """See `Backend.warm_up`."""
-        warm_up_every_type(self)
-
     def close(self) -> None:
-        """Let go of the context; its threads end with it."""
-        del self._context
+        """Let go of the context; its threads, memory and streams end with it. A second call does nothing."""
+        self.__dict__.pop("_context", None)
 
     def plan(self, work: Work) -> Plan:
         """See `Backend.plan`."""
         return Plan(*self._context.plan(work.rows, work.cols, work.element.name))
-
-    def answer(self, prefix: bytes, source: memoryview, work: Work) -> tuple[bytes, Mapping[str, float]]:
-        """See `Backend.answer`; no payload is copied."""
-        rows, cols, element, zero_masked_rows = work
-        answer, seconds = self._context.softmax_message(
-            prefix, source, rows, cols, element.name, zero_masked_rows=zero_masked_rows
-        )
-        return answer, {"kernel": seconds}
 
     def softmax(
         self,
@@ -88,18 +67,91 @@ class CpuBackend:
         return result
 
 
-def open_gpu(name: str) -> CpuBackend:
-    """Open the backend on GPUs whose runtime is `name`, hip or cuda.
+class CpuBackend(_NativeBackend):
+    """A `Backend` that computes on the CPU with the widest instruction set there is.
+
+    Args:
+        config: `threads` is used.
 
     Raises:
-        BackendUnavailableError: Always in this version: `softmaxd_native` has no device core yet.
+        BackendUnavailableError: `softmaxd_native` is not installed or does not load.
     """
-    runtime = _load().gpu_runtime
-    if runtime is None:
-        reason = "softmaxd_native was built without GPU support"
-    else:
-        reason = f"softmaxd_native was built for {runtime}, and this version of the server cannot use it"
-    raise BackendUnavailableError(f"backend {name}: {reason}: use --backend cpu")
+
+    name = "cpu"
+    # 64 KiB in wide rows take 8-38 us on a Xeon with AVX-512, 256 KiB 57-84 us.
+    inline_bytes = 128 * 1024
+    _context: softmaxd_native.CpuContext
+
+    def __init__(self, config: Config) -> None:
+        context = _load().CpuContext(config.threads)
+        super().__init__(context)
+        self.devices: Sequence[Device] = (Device(context.target, context.threads, "threads"),)
+
+    def warm_up(self) -> None:
+        """See `Backend.warm_up`."""
+        warm_up_every_type(self)
+
+    def answer(self, prefix: bytes, source: memoryview, work: Work) -> tuple[bytes, Mapping[str, float]]:
+        """See `Backend.answer`; no payload is copied."""
+        rows, cols, element, zero_masked_rows = work
+        answer, seconds = self._context.softmax_message(
+            prefix, source, rows, cols, element.name, zero_masked_rows=zero_masked_rows
+        )
+        return answer, {"kernel": seconds}
+
+
+class GpuBackend(_NativeBackend):
+    """A `Backend` that computes on GPUs; a request goes to the device with the least work under way.
+
+    Args:
+        name: The runtime that `softmaxd_native` must be built for, hip or cuda.
+        config: `device`, `threads`, `max_basic_columns` and `device_pool_bytes` are used.
+
+    Raises:
+        BackendUnavailableError: There is no such build, no device, or not the one that was asked for.
+    """
+
+    # A request waits while others keep the device busy: never on the event loop.
+    inline_bytes = 0
+    _context: softmaxd_native.GpuContext
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name = name
+        module = _load()
+        if module.gpu_runtime != name:
+            built = f"for {module.gpu_runtime}" if module.gpu_runtime else "without GPU support"
+            raise BackendUnavailableError(
+                f"backend {name}: softmaxd_native was built {built}: build it with SOFTMAXD_GPU={name.upper()} "
+                "make setup, or use --backend cpu"
+            )
+        try:
+            context = module.GpuContext(
+                devices=device_indices(config.device),
+                max_basic_columns=config.max_basic_columns,
+                threads=config.threads,
+                device_pool_bytes=config.device_pool_bytes,
+            )
+        except (module.Unsupported, module.DeviceError, module.InvalidArgument, MemoryError) as error:
+            raise BackendUnavailableError(
+                f"backend {name}: {error}: check the driver, --device and {name.upper()}_VISIBLE_DEVICES, "
+                "or use --backend cpu"
+            ) from error
+        super().__init__(context)
+        self.devices: Sequence[Device] = tuple(
+            Device(product, multiprocessors, "multiprocessors") for _, product, multiprocessors in context.devices
+        )
+
+    def warm_up(self) -> None:
+        """See `Backend.warm_up`; every variant computes each type on each device."""
+        self._context.warm_up()
+
+    def answer(self, prefix: bytes, source: memoryview, work: Work) -> tuple[bytes, Mapping[str, float]]:
+        """See `Backend.answer`; the payload is copied to and from pinned memory alone."""
+        rows, cols, element, zero_masked_rows = work
+        answer, (upload, kernel, download) = self._context.softmax_message(
+            prefix, source, rows, cols, element.name, zero_masked_rows=zero_masked_rows
+        )
+        return answer, {"upload": upload, "kernel": kernel, "download": download}
 
 
 def _load() -> ModuleType:

@@ -22,7 +22,7 @@ class NumpyBackend:
     """A `Backend` that needs nothing but numpy."""
 
     name = "numpy"
-    devices: Sequence[Device] = (Device("numpy on one CPU thread", 1),)
+    devices: Sequence[Device] = (Device("numpy", 1, "threads"),)
     variants: Sequence[Variant] = (VARIANT,)
     # 4096 elements of 2 bytes take 30-103 us on a Xeon with AVX-512.
     inline_bytes = 8 * 1024

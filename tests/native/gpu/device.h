@@ -5,12 +5,9 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "gpu/element.h"
+#include "cases.h"
 #include "gpu/gpu_runtime.h"
 #include "softmaxd/softmax.h"
 
@@ -24,55 +21,21 @@ inline void check(softmaxd::gpu::Error error, const char* what) {
   std::exit(kNoDevice);
 }
 
-#if defined(SOFTMAXD_SIMT)
-inline void synchronize() {}
-inline void* allocate(std::size_t bytes) { return std::malloc(bytes); }
-inline void release(void* data) { std::free(data); }
-inline void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-inline void fill(void* data, int byte, std::size_t bytes) { std::memset(data, byte, bytes); }
-inline std::string device_name() { return "simt, on the CPU"; }
-#elif defined(__CUDACC__)
-inline void synchronize() { check(cudaDeviceSynchronize(), "synchronize"); }
-inline void* allocate(std::size_t bytes) {
-  void* data = nullptr;
-  check(cudaMalloc(&data, bytes), "allocate");
-  return data;
-}
-inline void release(void* data) { check(cudaFree(data), "release"); }
-inline void copy(void* to, const void* from, std::size_t bytes) {
-  check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copy");
-}
-inline void fill(void* data, int byte, std::size_t bytes) { check(cudaMemset(data, byte, bytes), "fill"); }
+inline void synchronize() { check(softmaxd::gpu::synchronize_stream({}), "synchronize"); }
+
 inline std::string device_name() {
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, 0), "device 0");
-  return std::string(softmaxd::gpu::kRuntimeName) + ", " + properties.name;
+  softmaxd::gpu::DeviceProperties properties;
+  check(softmaxd::gpu::device_properties(&properties, 0), "device 0");
+  return std::string(softmaxd::gpu::kRuntimeName) + ", " + softmaxd::gpu::product_name(properties);
 }
-#else
-inline void synchronize() { check(hipDeviceSynchronize(), "synchronize"); }
-inline void* allocate(std::size_t bytes) {
-  void* data = nullptr;
-  check(hipMalloc(&data, bytes), "allocate");
-  return data;
-}
-inline void release(void* data) { check(hipFree(data), "release"); }
-inline void copy(void* to, const void* from, std::size_t bytes) {
-  check(hipMemcpy(to, from, bytes, hipMemcpyDefault), "copy");
-}
-inline void fill(void* data, int byte, std::size_t bytes) { check(hipMemset(data, byte, bytes), "fill"); }
-inline std::string device_name() {
-  hipDeviceProp_t properties;
-  check(hipGetDeviceProperties(&properties, 0), "device 0");
-  return std::string(softmaxd::gpu::kRuntimeName) + ", " + properties.name;
-}
-#endif
 
 // `size` elements of a dtype on the device.
 class Array {
  public:
-  Array(std::size_t size, softmaxd::DType dtype)
-      : size_(size), dtype_(dtype), data_(allocate(std::max<std::size_t>(bytes(), 1))) {}
-  ~Array() { release(data_); }
+  Array(std::size_t size, softmaxd::DType dtype) : size_(size), dtype_(dtype) {
+    check(softmaxd::gpu::allocate_device(&data_, std::max<std::size_t>(bytes(), 1)), "allocate");
+  }
+  ~Array() { check(softmaxd::gpu::release_device(data_), "release"); }
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
@@ -80,50 +43,24 @@ class Array {
   std::size_t bytes() const { return size_ * softmaxd::item_size(dtype_); }
 
   // Fills it with a pattern that no right result has.
-  void poison() { fill(data_, 0xA5, bytes()); }
+  void poison() { write(Bytes(bytes(), 0xA5)); }
 
-  // Writes values, rounded to the type.
-  void write(const std::vector<double>& values) {
-    std::vector<unsigned char> host(bytes());
-    for (std::size_t i = 0; i < size_; ++i) {
-      const float value = static_cast<float>(values[i]);
-      if (dtype_ == softmaxd::DType::kFloat32) {
-        std::memcpy(host.data() + 4 * i, &value, 4);
-      } else if (dtype_ == softmaxd::DType::kFloat16) {
-        const __half half = __float2half(value);
-        std::memcpy(host.data() + 2 * i, &half, 2);
-      } else {
-        std::memcpy(host.data() + 2 * i, reinterpret_cast<const unsigned char*>(&value) + 2, 2);  // truncated
-        if (value != value) std::memcpy(host.data() + 2 * i, "\xC0\x7F", 2);
-      }
-    }
-    copy(data_, host.data(), host.size());
+  void write(const Bytes& values) {
+    check(softmaxd::gpu::copy_to_device(data_, values.data(), bytes(), {}), "copy to the device");
+    synchronize();
   }
 
-  std::vector<double> read() const {
-    std::vector<unsigned char> host(bytes());
-    copy(host.data(), data_, host.size());
-    std::vector<double> values(size_);
-    for (std::size_t i = 0; i < size_; ++i) {
-      float value = 0;
-      if (dtype_ == softmaxd::DType::kFloat32) {
-        std::memcpy(&value, host.data() + 4 * i, 4);
-      } else if (dtype_ == softmaxd::DType::kFloat16) {
-        __half half;
-        std::memcpy(&half, host.data() + 2 * i, 2);
-        value = __half2float(half);
-      } else {
-        std::memcpy(reinterpret_cast<unsigned char*>(&value) + 2, host.data() + 2 * i, 2);
-      }
-      values[i] = value;
-    }
+  Bytes read() const {
+    Bytes values(bytes());
+    check(softmaxd::gpu::copy_to_host(values.data(), data_, bytes(), {}), "copy from the device");
+    synchronize();
     return values;
   }
 
  private:
   const std::size_t size_;
   const softmaxd::DType dtype_;
-  void* const data_;
+  void* data_ = nullptr;
 };
 
 }  // namespace testing

@@ -1,0 +1,57 @@
+#include "gpu_binding.h"
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "context_binding.h"
+#include "softmaxd/error.h"
+#include "softmaxd/gpu_context.h"
+
+namespace softmaxd::bindings {
+namespace {
+
+// Returns the seconds of upload, kernel and download.
+std::tuple<double, double, double> compute(GpuContext& context, const void* source, void* destination,
+                                           const Matrix& matrix, bool zero_masked_rows, const std::string& variant) {
+  const py::gil_scoped_release release;
+  const auto phases = context.softmax(source, destination, matrix, {zero_masked_rows}, variant);
+  return {phases.upload_seconds, phases.kernel_seconds, phases.download_seconds};
+}
+
+py::list device_rows(const std::vector<GpuDevice>& devices) {
+  py::list rows;
+  for (const auto& device : devices) rows.append(py::make_tuple(device.index, device.name, device.multiprocessors));
+  return rows;
+}
+
+}  // namespace
+
+void define_errors(py::module_& m) {
+  // Local: tests load a second module with these classes beside this one.
+  py::register_local_exception<InvalidArgument>(m, "InvalidArgument", PyExc_ValueError);
+  py::register_local_exception<Unsupported>(m, "Unsupported", PyExc_RuntimeError);
+  py::register_local_exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError);
+}
+
+void define_gpu(py::module_& m) {
+  py::class_<GpuContext> context(m, "GpuContext", py::module_local(), "Softmax on GPUs: streams and pools, made once.");
+  context
+      .def(py::init([](const std::vector<int>& devices, std::size_t max_basic_columns, std::size_t threads,
+                       std::size_t device_pool_bytes) {
+             const py::gil_scoped_release release;
+             return std::make_unique<GpuContext>(GpuOptions{devices, max_basic_columns, threads, device_pool_bytes});
+           }),
+           py::kw_only(), py::arg("devices"), py::arg("max_basic_columns"), py::arg("threads") = 0,
+           py::arg("device_pool_bytes") = 0)
+      .def("warm_up", &GpuContext::warm_up, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("devices", [](const GpuContext& self) { return device_rows(self.devices()); });
+  define_context<compute>(context);
+  m.def(
+      "gpu_devices", [] { return device_rows(gpu_devices()); },
+      "The GPUs that can be had: index, name, multiprocessors.");
+  m.attr("gpu_runtime") = gpu_runtime();
+}
+
+}  // namespace softmaxd::bindings

@@ -1,0 +1,82 @@
+// Softmax on GPUs: streams, pools and the choice of a device, made once and kept.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "softmaxd/softmax.h"
+
+namespace softmaxd {
+
+// The runtime that this was built for, "hip" or "cuda"; null where it was built for the CPU alone.
+const char* gpu_runtime();
+
+struct GpuDevice {
+  int index;  // as the runtime counts them, from 0
+  std::string name;
+  std::size_t multiprocessors;
+};
+
+// The devices that can be had, in the runtime's order.
+// Throws Unsupported where there is none; the message is the reason in one line: "no HIP device (hipErrorNoDevice)".
+std::vector<GpuDevice> gpu_devices();
+
+struct GpuOptions {
+  std::vector<int> devices;       // indices; empty takes all
+  std::size_t max_basic_columns;  // the longest row that the variant basic computes by default
+  std::size_t threads;            // copy between callers' and pinned memory, the calling one included; 0 decides itself
+  std::size_t device_pool_bytes;  // at most so many on each device; 0 takes 80 % of what is free at the start
+};
+
+// Where the time of one call went; the sum is the whole call.
+//
+// The phases of large calls overlap: a phase lasts from the end of the one before it until nothing of it is left.
+struct Phases {
+  double upload_seconds;    // until the last of the source is on the device
+  double kernel_seconds;    // from then until the last result is computed
+  double download_seconds;  // from then until the last result is in the caller's memory
+};
+
+// Computes softmax on GPUs. A call goes to the device with the least work under way.
+//
+// In a steady state no call allocates memory of a device, or pinned memory: PoolUse::allocations stays as it is.
+// One row's bits depend on its values, its dtype, the device's kind and the variant, which depends on cols alone.
+// Results below 2^-126 are flushed to zero in float32 and bfloat16; float16 keeps its subnormals.
+//
+// Thread-safe. Where a call throws, what it borrowed is back and the next call may succeed.
+class GpuContext {
+ public:
+  // Throws Unsupported where there is no device, InvalidArgument for a device that there is not, no column or more than
+  // 1024 threads, OutOfMemory, DeviceError.
+  explicit GpuContext(const GpuOptions& options);
+  ~GpuContext();
+  GpuContext(const GpuContext&) = delete;
+  GpuContext& operator=(const GpuContext&) = delete;
+
+  // Computes a small matrix of each type by each variant on each device: kernels are loaded when they are first used.
+  void warm_up();
+
+  // Says how softmax() will compute `matrix`.
+  // variant: a name from variants(), or empty for the default. Throws InvalidArgument for another name.
+  Plan plan(const Matrix& matrix, std::string_view variant = {}) const;
+
+  // Writes softmax(source) to destination; both are the host's, hold rows * cols elements at any alignment, and are the
+  // same memory or do not overlap. Returns when all is written.
+  // Throws as plan() does, OutOfMemory where the matrix does not fit, DeviceError.
+  Phases softmax(const void* source, void* destination, const Matrix& matrix, Options options = {},
+                 std::string_view variant = {});
+
+  std::size_t threads() const;
+  std::vector<GpuDevice> devices() const;
+  std::vector<VariantNote> variants() const;
+  std::vector<PoolUse> pools() const;  // "device:0", "pinned:0" and so on, by the device's index
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace softmaxd

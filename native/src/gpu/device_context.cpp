@@ -1,0 +1,56 @@
+#include "gpu/device_context.h"
+
+#include <string>
+
+#include "gpu/runtime_error.h"
+
+namespace softmaxd::gpu {
+namespace {
+
+// The first step of making a context: what follows is made on this device.
+GpuDevice open(int index) {
+  check(set_device(index), "choosing the device");
+  DeviceProperties properties;
+  check(device_properties(&properties, index), "asking for the device's properties");
+  return {index, product_name(properties), static_cast<std::size_t>(properties.multiProcessorCount)};
+}
+
+std::size_t pool_limit(std::size_t asked) {
+  if (asked != 0) return asked;
+  std::size_t free = 0;
+  std::size_t total = 0;  // a part of a shared card sees its own share
+  check(memory_info(&free, &total), "asking for the device's free memory");
+  return free / 5 * 4;
+}
+
+}  // namespace
+
+TimedEvent::TimedEvent() { check(create_event(&event_), "making an event"); }
+TimedEvent::~TimedEvent() { disregard(destroy_event(event_)); }
+
+void TimedEvent::record(Stream stream) { check(record_event(event_, stream), "recording an event"); }
+void TimedEvent::wait() const { check(synchronize_event(event_), "waiting for the device"); }
+
+double TimedEvent::seconds_since(const TimedEvent& earlier) const {
+  float milliseconds = 0;
+  check(elapsed_milliseconds(&milliseconds, earlier.event_, event_), "reading an event's time");
+  return milliseconds * 1e-3;
+}
+
+Lane::Lane() { check(create_stream(&stream), "making a stream"); }
+Lane::~Lane() { disregard(destroy_stream(stream)); }
+
+DeviceContext::DeviceContext(int index, std::size_t lane_count, std::size_t pool_bytes)
+    : device(open(index)),
+      device_pool("device:" + std::to_string(index), {allocate_device, release_device}, pool_limit(pool_bytes)),
+      // Pieces alone are lent from it, and lanes have a fixed number of them.
+      pinned_pool("pinned:" + std::to_string(index), {allocate_pinned, release_pinned}, SIZE_MAX),
+      lanes(lane_count),
+      start_events(lane_count) {
+  device_pool.reserve(kPieceBytes + kSlotWorkspaceBytes, lane_count * Lane::kSlots);
+  pinned_pool.reserve(kPieceBytes, lane_count * Lane::kSlots);
+}
+
+void DeviceContext::make_current() const { check(set_device(device.index), "choosing the device"); }
+
+}  // namespace softmaxd::gpu

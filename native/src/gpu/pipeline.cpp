@@ -1,0 +1,296 @@
+#include "gpu/pipeline.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+#include "gpu/runtime_error.h"
+
+namespace softmaxd::gpu {
+namespace {
+
+// Rows longer than a piece go to the device together up to this size, so that few long rows take one launch.
+constexpr std::size_t kWideGroupBytes = std::size_t{64} << 20;
+
+std::size_t row_bytes_of(const Matrix& matrix) { return matrix.cols * item_size(matrix.dtype); }
+
+// Device memory for `matrix` with the workspace behind it.
+constexpr std::size_t kWorkspaceAlignment = 256;
+std::size_t workspace_offset(const Matrix& matrix) {
+  const std::size_t bytes = matrix.rows * row_bytes_of(matrix);
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+std::size_t device_bytes(const Variant& variant, const Matrix& matrix) {
+  return workspace_offset(matrix) + variant.workspace_bytes(matrix);
+}
+
+// Computes in place what is at `memory`, with the workspace behind it.
+void compute(const Variant& variant, const Matrix& matrix, const Options& options, std::byte* memory, Stream stream) {
+  auto* const workspace = reinterpret_cast<float*>(memory + workspace_offset(matrix));
+  check(variant.run({memory, memory, matrix, options, workspace, stream}), "starting the kernel");
+}
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// A part of the matrix, in bytes from its start.
+struct Piece {
+  std::size_t offset;
+  std::size_t bytes;
+};
+
+// Work on the pieces of a range of bytes. Each thread starts a piece before it finishes the one before.
+class PieceWork : public cpu::SharedWork {
+ public:
+  PieceWork(DeviceContext& device, std::size_t bytes, std::size_t piece_bytes)
+      : device_(device), bytes_(bytes), piece_bytes_(piece_bytes) {}
+
+  // Throws what the first piece that failed threw; nothing is under way any more.
+  void run(cpu::ThreadPool& threads) {
+    threads.run(*this, (bytes_ - 1) / piece_bytes_);
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  void participate() final {
+    try {
+      device_.make_current();
+      auto lane = device_.lanes.borrow();
+      try {
+        move_pieces(*lane);
+      } catch (...) {
+        // The device must be done with the memory; an error is on its way already.
+        disregard(synchronize_stream(lane->stream));
+        for (Slot& slot : lane->slots) slot.let_go();
+        throw;
+      }
+    } catch (...) {
+      next_ = bytes_;  // nobody starts another piece
+      const std::lock_guard lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+ protected:
+  // Brings a piece on its way; the slot is its own until finish().
+  virtual void start(const Piece& piece, Slot& slot, Stream stream) = 0;
+  // Waits for the piece, completes it and lets go of the slot's memory.
+  virtual void finish(const Piece& piece, Slot& slot) = 0;
+
+  DeviceContext& device_;
+
+ private:
+  std::optional<Piece> take() {
+    const std::size_t offset = next_.fetch_add(piece_bytes_);
+    if (offset >= bytes_) return std::nullopt;
+    return Piece{offset, std::min(piece_bytes_, bytes_ - offset)};
+  }
+
+  void move_pieces(Lane& lane) {
+    std::optional<Piece> under_way;
+    for (std::size_t turn = 0;; turn = 1 - turn) {
+      const std::optional<Piece> piece = take();
+      if (piece) start(*piece, lane.slots[turn], lane.stream);
+      if (under_way) finish(*under_way, lane.slots[1 - turn]);
+      if (!piece) return;
+      under_way = piece;
+    }
+  }
+
+  const std::size_t bytes_;
+  const std::size_t piece_bytes_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+};
+
+// When the device was done with what, over all pieces of a request.
+class Timeline {
+ public:
+  explicit Timeline(TimedEvent& start) : start_(start) {}
+
+  // The first caller's stream starts the clock; returns once it runs.
+  void begin(Stream stream) {
+    std::call_once(begun_, [&] { start_.record(stream); });
+  }
+
+  // Takes note of a piece that is downloaded.
+  void note(const Slot& slot) {
+    start_.wait();
+    const double uploaded = slot.uploaded.seconds_since(start_);
+    const double computed = slot.computed.seconds_since(start_);
+    const std::lock_guard lock(mutex_);
+    uploaded_ = std::max(uploaded_, uploaded);
+    computed_ = std::max(computed_, computed);
+  }
+
+  // All pieces are noted; the whole took `seconds`.
+  Phases phases(double seconds) const { return {uploaded_, computed_ - uploaded_, std::max(0.0, seconds - computed_)}; }
+
+ private:
+  TimedEvent& start_;
+  std::once_flag begun_;
+  std::mutex mutex_;
+  double uploaded_ = 0;
+  double computed_ = 0;
+};
+
+// Blocks of rows, each a piece: up, computed, down.
+class BlockWork final : public PieceWork {
+ public:
+  BlockWork(DeviceContext& device, const Variant& variant, const Request& request, std::size_t rows_per_block,
+            TimedEvent& start)
+      : PieceWork(device, request.matrix.rows * row_bytes_of(request.matrix),
+                  rows_per_block * row_bytes_of(request.matrix)),
+        variant_(variant),
+        request_(request),
+        timeline_(start) {}
+
+  Phases phases(double seconds) const { return timeline_.phases(seconds); }
+
+ protected:
+  void start(const Piece& piece, Slot& slot, Stream stream) override {
+    timeline_.begin(stream);
+    slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
+    slot.device = device_.device_pool.borrow(kPieceBytes + kSlotWorkspaceBytes);
+    std::memcpy(slot.pinned.data(), request_.source + piece.offset, piece.bytes);
+    check(copy_to_device(slot.device.data(), slot.pinned.data(), piece.bytes, stream), "copying to the device");
+    slot.uploaded.record(stream);
+    const Matrix block{piece.bytes / row_bytes_of(request_.matrix), request_.matrix.cols, request_.matrix.dtype};
+    compute(variant_, block, request_.options, slot.device.data(), stream);
+    slot.computed.record(stream);
+    check(copy_to_host(slot.pinned.data(), slot.device.data(), piece.bytes, stream), "copying from the device");
+    slot.downloaded.record(stream);
+  }
+
+  void finish(const Piece& piece, Slot& slot) override {
+    slot.downloaded.wait();
+    timeline_.note(slot);
+    std::memcpy(request_.destination + piece.offset, slot.pinned.data(), piece.bytes);
+    slot.let_go();
+  }
+
+ private:
+  const Variant& variant_;
+  const Request& request_;
+  Timeline timeline_;
+};
+
+// From the host's pageable memory to the device's.
+class UploadWork final : public PieceWork {
+ public:
+  UploadWork(DeviceContext& device, const std::byte* from, std::byte* to, std::size_t bytes)
+      : PieceWork(device, bytes, kPieceBytes), from_(from), to_(to) {}
+
+ protected:
+  void start(const Piece& piece, Slot& slot, Stream stream) override {
+    slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
+    std::memcpy(slot.pinned.data(), from_ + piece.offset, piece.bytes);
+    check(copy_to_device(to_ + piece.offset, slot.pinned.data(), piece.bytes, stream), "copying to the device");
+    slot.uploaded.record(stream);
+  }
+
+  void finish(const Piece&, Slot& slot) override {
+    slot.uploaded.wait();
+    slot.let_go();
+  }
+
+ private:
+  const std::byte* const from_;
+  std::byte* const to_;
+};
+
+// From the device's memory to the host's pageable memory.
+class DownloadWork final : public PieceWork {
+ public:
+  DownloadWork(DeviceContext& device, const std::byte* from, std::byte* to, std::size_t bytes)
+      : PieceWork(device, bytes, kPieceBytes), from_(from), to_(to) {}
+
+ protected:
+  void start(const Piece& piece, Slot& slot, Stream stream) override {
+    slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
+    check(copy_to_host(slot.pinned.data(), from_ + piece.offset, piece.bytes, stream), "copying from the device");
+    slot.downloaded.record(stream);
+  }
+
+  void finish(const Piece& piece, Slot& slot) override {
+    slot.downloaded.wait();
+    std::memcpy(to_ + piece.offset, slot.pinned.data(), piece.bytes);
+    slot.let_go();
+  }
+
+ private:
+  const std::byte* const from_;
+  std::byte* const to_;
+};
+
+// Computes what is on the device, and returns the seconds that it took there.
+double compute_alone(DeviceContext& device, const Variant& variant, const Matrix& matrix, const Options& options,
+                     std::byte* memory) {
+  auto start = device.start_events.borrow();
+  auto lane = device.lanes.borrow();
+  TimedEvent& computed = lane->slots[0].computed;
+  try {
+    start->record(lane->stream);
+    compute(variant, matrix, options, memory, lane->stream);
+    computed.record(lane->stream);
+    computed.wait();
+    return computed.seconds_since(*start);
+  } catch (...) {
+    disregard(synchronize_stream(lane->stream));
+    throw;
+  }
+}
+
+// Rows that go through a slot at once; 0 where one does not fit.
+std::size_t rows_per_block(const Variant& variant, const Matrix& matrix, std::size_t threads) {
+  const Matrix row{1, matrix.cols, matrix.dtype};
+  const std::size_t row_bytes = row_bytes_of(row);
+  const std::size_t row_workspace = variant.workspace_bytes(row);
+  std::size_t most = kPieceBytes / row_bytes;
+  if (row_workspace != 0) most = std::min(most, kSlotWorkspaceBytes / row_workspace);
+  // A piece for each slot of each thread.
+  const std::size_t share = matrix.rows * row_bytes / (threads * Lane::kSlots);
+  const std::size_t wanted = std::clamp(share, kSmallestPieceBytes, kPieceBytes) / row_bytes;
+  return std::min(most, std::max<std::size_t>(1, wanted));
+}
+
+Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Request& request) {
+  const std::lock_guard turn(device.wide_turn);
+  const std::size_t row_bytes = row_bytes_of(request.matrix);
+  const std::size_t rows_at_once = std::max<std::size_t>(1, kWideGroupBytes / row_bytes);
+  Phases phases{};
+  for (std::size_t row = 0; row < request.matrix.rows; row += rows_at_once) {
+    const auto start = Clock::now();
+    const Matrix group{std::min(rows_at_once, request.matrix.rows - row), request.matrix.cols, request.matrix.dtype};
+    const std::size_t offset = row * row_bytes;
+    const std::size_t bytes = group.rows * row_bytes;
+    const BufferPool::Loan memory = device.device_pool.borrow(device_bytes(variant, group));
+    UploadWork(device, request.source + offset, memory.data(), bytes).run(threads);
+    const double uploaded = seconds_since(start);
+    const double kernel = compute_alone(device, variant, group, request.options, memory.data());
+    DownloadWork(device, memory.data(), request.destination + offset, bytes).run(threads);
+    phases.upload_seconds += uploaded;
+    phases.kernel_seconds += kernel;
+    phases.download_seconds += std::max(0.0, seconds_since(start) - uploaded - kernel);
+  }
+  return phases;
+}
+
+}  // namespace
+
+Phases run_pipeline(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Request& request) {
+  const auto begun = Clock::now();
+  device.make_current();
+  const std::size_t rows = rows_per_block(variant, request.matrix, threads.helpers() + 1);
+  if (rows == 0) return run_wide(device, threads, variant, request);
+  const auto start = device.start_events.borrow();
+  BlockWork blocks(device, variant, request, rows, *start);
+  blocks.run(threads);
+  return blocks.phases(seconds_since(begun));
+}
+
+}  // namespace softmaxd::gpu

@@ -1,0 +1,296 @@
+// The host's side of a GPU runtime, on the CPU: devices, memory, streams, events. For tests, beside simt.h.
+//
+// Stands for the vendor's runtime where SOFTMAXD_SIMT is defined. It has what our code uses, no more. Each stream is a
+// thread that does what was put into it in order, so that the host really runs ahead of the device, and the thread
+// sanitizer sees a buffer that is touched before its copy or kernel is waited for. Memory is filled with 0xff.
+//
+// What a test sets by environment variables, read at each call:
+//   SIMT_DEVICES=n        devices that there are; 1 if unset
+//   SIMT_DEVICE_BYTES=n   memory of each; 1 GiB if unset
+//   SIMT_FAIL=Name        calls of simtName fail with simtErrorLaunchFailure
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+enum simtError_t {
+  simtSuccess = 0,
+  simtErrorInvalidValue = 1,
+  simtErrorMemoryAllocation = 2,
+  simtErrorInvalidConfiguration = 9,
+  simtErrorNoDevice = 100,
+  simtErrorInvalidDevice = 101,
+  simtErrorNotReady = 600,
+  simtErrorLaunchFailure = 719,
+};
+
+enum simtMemcpyKind { simtMemcpyHostToDevice, simtMemcpyDeviceToHost };
+inline constexpr unsigned simtStreamNonBlocking = 1;
+
+struct simtDeviceProp {
+  char name[32];
+  int multiProcessorCount;
+};
+
+namespace simt {
+
+inline std::size_t setting(const char* name, std::size_t otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+inline bool is_to_fail(const char* call) {
+  const char* const name = std::getenv("SIMT_FAIL");
+  return name != nullptr && std::strcmp(name, call) == 0;
+}
+
+inline thread_local int device = 0;
+
+// Who owns which memory: the device's bounds, and a check that nothing else is given back.
+class Memory {
+ public:
+  simtError_t allocate(void** data, std::size_t bytes, int owner, std::size_t limit) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > limit - std::min(limit, used_[owner])) return simtErrorMemoryAllocation;
+    *data = std::malloc(bytes);
+    std::memset(*data, 0xFF, bytes);
+    used_[owner] += bytes;
+    owned_[*data] = {owner, bytes};
+    return simtSuccess;
+  }
+
+  simtError_t release(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owned_.find(data);
+    if (found == owned_.end()) return simtErrorInvalidValue;
+    used_[found->second.first] -= found->second.second;
+    owned_.erase(found);
+    std::free(data);
+    return simtSuccess;
+  }
+
+  std::size_t used(int owner) {
+    const std::lock_guard lock(mutex_);
+    return used_[owner];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::size_t> used_;
+  std::map<void*, std::pair<int, std::size_t>> owned_;
+};
+
+inline constexpr int kHost = -1;
+
+inline Memory& memory() {
+  static Memory instance;
+  return instance;
+}
+
+class StreamThread {
+ public:
+  StreamThread() : thread_([this] { work(); }) {}
+
+  ~StreamThread() {
+    put([this] { is_ending_ = true; });
+    thread_.join();
+  }
+
+  void put(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return tasks_.empty(); });
+  }
+
+ private:
+  void work() {
+    while (!is_ending_) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      lock.unlock();
+      tasks_.front()();  // a deque's elements stay where they are
+      lock.lock();
+      tasks_.pop_front();  // only now, since wait() takes an empty queue for the end
+      lock.unlock();
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool is_ending_ = false;  // the thread's own
+  std::thread thread_;
+};
+
+// Without a stream it is done at once.
+inline void put(StreamThread* stream, std::function<void()> task) {
+  if (stream == nullptr) {
+    task();
+  } else {
+    stream->put(std::move(task));
+  }
+}
+
+class StreamEvent {
+ public:
+  void record(StreamThread& stream) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t number = ++recorded_;
+    stream.put([this, number] {
+      const std::lock_guard passing(mutex_);
+      passed_ = number;
+      time_ = std::chrono::steady_clock::now();
+      changed_.notify_all();
+    });
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, number = recorded_] { return passed_ >= number; });
+  }
+
+  // Whether it has passed, and when.
+  std::pair<bool, std::chrono::steady_clock::time_point> state() {
+    const std::lock_guard lock(mutex_);
+    return {passed_ == recorded_ && recorded_ != 0, time_};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t recorded_ = 0;
+  std::uint64_t passed_ = 0;
+  std::chrono::steady_clock::time_point time_;
+};
+
+}  // namespace simt
+
+using simtStream_t = simt::StreamThread*;
+using simtEvent_t = simt::StreamEvent*;
+
+inline const char* simtGetErrorName(simtError_t error) {
+  switch (error) {
+    case simtSuccess:
+      return "simtSuccess";
+    case simtErrorInvalidValue:
+      return "simtErrorInvalidValue";
+    case simtErrorMemoryAllocation:
+      return "simtErrorMemoryAllocation";
+    case simtErrorInvalidConfiguration:
+      return "simtErrorInvalidConfiguration";
+    case simtErrorNoDevice:
+      return "simtErrorNoDevice";
+    case simtErrorInvalidDevice:
+      return "simtErrorInvalidDevice";
+    case simtErrorNotReady:
+      return "simtErrorNotReady";
+    case simtErrorLaunchFailure:
+      return "simtErrorLaunchFailure";
+  }
+  return "unknown";
+}
+inline simtError_t simtGetLastError() { return simtSuccess; }
+
+inline simtError_t simtGetDeviceCount(int* count) {
+  *count = static_cast<int>(simt::setting("SIMT_DEVICES", 1));
+  return *count == 0 ? simtErrorNoDevice : simtSuccess;
+}
+inline simtError_t simtSetDevice(int device) {
+  if (device < 0 || static_cast<std::size_t>(device) >= simt::setting("SIMT_DEVICES", 1)) return simtErrorInvalidDevice;
+  simt::device = device;
+  return simtSuccess;
+}
+inline simtError_t simtGetDeviceProperties(simtDeviceProp* properties, int device) {
+  std::snprintf(properties->name, sizeof properties->name, "simulated device %d", device);
+  properties->multiProcessorCount = 1;
+  return simtSuccess;
+}
+inline simtError_t simtMemGetInfo(std::size_t* free, std::size_t* total) {
+  *total = simt::setting("SIMT_DEVICE_BYTES", std::size_t{1} << 30);
+  *free = *total - std::min(*total, simt::memory().used(simt::device));
+  return simtSuccess;
+}
+
+inline simtError_t simtMalloc(void** data, std::size_t bytes) {
+  if (simt::is_to_fail("Malloc")) return simtErrorLaunchFailure;
+  return simt::memory().allocate(data, bytes, simt::device, simt::setting("SIMT_DEVICE_BYTES", std::size_t{1} << 30));
+}
+inline simtError_t simtFree(void* data) { return simt::memory().release(data); }
+inline simtError_t simtMallocHost(void** data, std::size_t bytes) {
+  return simt::memory().allocate(data, bytes, simt::kHost, SIZE_MAX);
+}
+inline simtError_t simtFreeHost(void* data) { return simt::memory().release(data); }
+
+inline simtError_t simtStreamCreateWithFlags(simtStream_t* stream, unsigned) {
+  *stream = new simt::StreamThread;
+  return simtSuccess;
+}
+inline simtError_t simtStreamDestroy(simtStream_t stream) {
+  delete stream;
+  return simtSuccess;
+}
+inline simtError_t simtStreamSynchronize(simtStream_t stream) {
+  if (stream != nullptr) stream->wait();
+  return simtSuccess;
+}
+
+inline simtError_t simtEventCreate(simtEvent_t* event) {
+  *event = new simt::StreamEvent;
+  return simtSuccess;
+}
+inline simtError_t simtEventDestroy(simtEvent_t event) {
+  event->wait();
+  delete event;
+  return simtSuccess;
+}
+inline simtError_t simtEventRecord(simtEvent_t event, simtStream_t stream) {
+  event->record(*stream);
+  return simtSuccess;
+}
+inline simtError_t simtEventSynchronize(simtEvent_t event) {
+  if (simt::is_to_fail("EventSynchronize")) return simtErrorLaunchFailure;
+  event->wait();
+  return simtSuccess;
+}
+inline simtError_t simtEventElapsedTime(float* milliseconds, simtEvent_t from, simtEvent_t to) {
+  const auto [has_from, start] = from->state();
+  const auto [has_to, end] = to->state();
+  if (!has_from || !has_to) return simtErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end - start).count();
+  return simtSuccess;
+}
+
+inline simtError_t simtMemcpyAsync(void* to, const void* from, std::size_t bytes, simtMemcpyKind, simtStream_t stream) {
+  if (simt::is_to_fail("MemcpyAsync")) return simtErrorLaunchFailure;
+  if (bytes == 0) return simtSuccess;
+  simt::put(stream, [=] { std::memcpy(to, from, bytes); });
+  return simtSuccess;
+}
+
+inline simtError_t simtLaunch(simtStream_t stream, std::size_t blocks, unsigned threads, std::function<void()> body) {
+  if (simt::is_to_fail("Launch")) return simtErrorLaunchFailure;
+  if (blocks == 0 || threads == 0 || threads > simt::kMaxThreads) return simtErrorInvalidConfiguration;
+  simt::put(stream, [=] { simt::run(blocks, threads, body); });
+  return simtSuccess;
+}
