@@ -33,13 +33,23 @@ struct Tile {
     cols = row_cols - column < kTileColumns ? row_cols - column : kTileColumns;
   }
 
-  // Calls act(element) for each of this thread's elements; unrolled, so that all loads are on their way at once.
-  template <class Act>
-  __device__ void for_each_item(Act act) const {
+  // Reads this thread's elements, all before any is used, so that they are on their way at once; -inf beyond the tile.
+  template <class Element>
+  __device__ void read(const typename Element::Item* x, float (&values)[kItems]) const {
 #pragma unroll
     for (unsigned item = 0; item < kItems; ++item) {
       const unsigned i = threadIdx.x + item * kThreads;
-      if (i < cols) act(start + i);
+      values[item] = i < cols ? Element::load(x[start + i]) : -INFINITY;
+    }
+  }
+
+  // Writes what read() has read, changed.
+  template <class Element>
+  __device__ void write(const float (&values)[kItems], typename Element::Item* y) const {
+#pragma unroll
+    for (unsigned item = 0; item < kItems; ++item) {
+      const unsigned i = threadIdx.x + item * kThreads;
+      if (i < cols) y[start + i] = Element::store(values[item]);
     }
   }
 
@@ -55,8 +65,10 @@ __global__ void __launch_bounds__(kThreads)
     tile_maxima(const typename Element::Item* x, std::size_t cols, std::size_t first_tile, float* maxima) {
   __shared__ float shared[kThreads];
   const Tile tile(first_tile, cols);
+  float values[kItems];
+  tile.template read<Element>(x, values);
   float max = -INFINITY;
-  tile.for_each_item([&](std::size_t i) { max = Max::join(max, Element::load(x[i])); });
+  for (const float value : values) max = Max::join(max, value);
   max = reduce_block<Max>(max, shared);
   if (threadIdx.x == 0) maxima[tile.index] = max;
 }
@@ -67,8 +79,10 @@ __global__ void __launch_bounds__(kThreads) tile_sums(const typename Element::It
   __shared__ float shared[kThreads];
   const Tile tile(first_tile, cols);
   const RowExponential exponential(row_maxima[tile.row]);
+  float values[kItems];
+  tile.template read<Element>(x, values);
   float sum = 0.0F;
-  tile.for_each_item([&](std::size_t i) { sum += exponential(Element::load(x[i])); });
+  for (const float value : values) sum += exponential(value);
   sum = reduce_block<Sum>(sum, shared);
   if (threadIdx.x == 0) sums[tile.index] = sum;
 }
@@ -101,7 +115,10 @@ __global__ void __launch_bounds__(kThreads)
   const Tile tile(first_tile, cols);
   const RowExponential exponential(row_maxima[tile.row]);
   const float factor = factor_of(row_sums[tile.row], zero_masked_rows);
-  tile.for_each_item([&](std::size_t i) { y[i] = Element::store(exponential(Element::load(x[i])) * factor); });
+  float values[kItems];
+  tile.template read<Element>(x, values);
+  for (float& value : values) value = exponential(value) * factor;
+  tile.template write<Element>(values, y);
 }
 
 // Calls start(first, count) for as many launches as `blocks` blocks need; stops at the first error.

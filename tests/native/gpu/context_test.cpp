@@ -5,6 +5,7 @@
 // error that is not the expected one, and with 2 where there is no device.
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <random>
 #include <string>
@@ -126,6 +127,31 @@ void check_out_of_memory() {
   allocations(context);
 }
 
+#if defined(SOFTMAXD_SIMT)
+// While one device computes a large matrix, small ones go to the other.
+void check_least_loaded() {
+  setenv("SIMT_DEVICES", "2", 1);
+  GpuContext context(GpuOptions{{}, kMaxBasicColumns, 1, 0});
+  const std::size_t of_first = simt::launches[0];
+  const std::size_t of_second = simt::launches[1];
+  std::mt19937 random(2);
+  const testing::Type& type = testing::kTypes[0];
+  std::atomic<bool> is_done{false};
+  std::thread busy([&] {
+    std::mt19937 own(3);
+    check(context, type, {200, 4096}, "", own);
+    is_done = true;
+  });
+  while (simt::launches[0] == of_first && simt::launches[1] == of_second) std::this_thread::yield();
+  expect(simt::launches[1] == of_second, "two devices at rest: the first one is to be taken");
+  const std::size_t before = simt::launches[0];
+  while (!is_done) check(context, type, {1, 400}, "", random);
+  busy.join();
+  expect(simt::launches[1] > of_second, "no call went to the device without work");
+  std::printf("two devices: %zu launches, %zu launches\n", simt::launches[0] - before, simt::launches[1] - of_second);
+}
+#endif
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -133,6 +159,9 @@ int main(int count, char** arguments) {
   try {
     check_steady_state(is_quick);
     check_out_of_memory();
+#if defined(SOFTMAXD_SIMT)
+    check_least_loaded();
+#endif
   } catch (const softmaxd::Unsupported& error) {
     std::printf("%s\n", error.what());
     return 2;

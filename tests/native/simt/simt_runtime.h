@@ -11,7 +11,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -100,9 +100,15 @@ inline Memory& memory() {
   return instance;
 }
 
+inline constexpr int kMaxDevices = 8;
+// By device, since the start.
+inline std::atomic<std::size_t> launches[kMaxDevices];
+
 class StreamThread {
  public:
-  StreamThread() : thread_([this] { work(); }) {}
+  StreamThread() : device_(simt::device), thread_([this] { work(); }) {}
+
+  int device() const { return device_; }
 
   ~StreamThread() {
     put([this] { is_ending_ = true; });
@@ -136,6 +142,7 @@ class StreamThread {
     }
   }
 
+  const int device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
@@ -291,6 +298,7 @@ inline simtError_t simtMemcpyAsync(void* to, const void* from, std::size_t bytes
 inline simtError_t simtLaunch(simtStream_t stream, std::size_t blocks, unsigned threads, std::function<void()> body) {
   if (simt::is_to_fail("Launch")) return simtErrorLaunchFailure;
   if (blocks == 0 || threads == 0 || threads > simt::kMaxThreads) return simtErrorInvalidConfiguration;
+  if (stream != nullptr) ++simt::launches[stream->device()];
   simt::put(stream, [=] { simt::run(blocks, threads, body); });
   return simtSuccess;
 }
