@@ -94,7 +94,10 @@ class HeaderMemo:
         self._by_size[len(head) + payload_bytes] = head, recipe
 
     def _behind_id(self, message: bytes) -> int:
-        """Return where the fields behind the id start; 0 where no id, or a very long one, stands at the start."""
-        if len(message) < 2 or message[0] != self._id_tag or message[1] > _MAX_ID_BYTES:
+        """Return where the fields behind the id start; 0 where no id, or a very long one, stands at the start.
+
+        An empty id that was written out counts as none: no answer has one, since protobuf leaves empty fields out.
+        """
+        if len(message) < 2 or message[0] != self._id_tag or not 0 < message[1] <= _MAX_ID_BYTES:
             return 0
         return 2 + message[1]

@@ -65,6 +65,14 @@ def test_known_header_is_not_parsed_again_whatever_id_and_values(dataplane, pars
     assert parses() == 1
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_empty_id_that_is_written_out_is_not_in_the_answer(dataplane, make_request, times):
+    message = b"\x0a\x00" * times + make_request().SerializeToString()
+    for _ in range(2):
+        known, fresh = serve_both(dataplane, UNARY, message)
+        assert known == fresh
+
+
 @pytest.mark.parametrize(
     "fields",
     [
