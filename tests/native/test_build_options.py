@@ -49,9 +49,15 @@ def executable(path: Path, script: str) -> Path:
     return path
 
 
+def linked(build: Path) -> str:
+    """Return the command that links the module."""
+    return (build / "CMakeFiles" / "_native.dir" / "link.txt").read_text()
+
+
 def test_gpu_none_asked_for_is_taken_and_said(tmp_path: Path) -> None:
     status, said = configure(tmp_path, SOFTMAXD_GPU="NONE")
     assert status == 0, said
+    assert "no_gpu/gpu_context.cpp.o" in linked(tmp_path)
     assert "softmaxd: GPU support: NONE (asked for); set -DSOFTMAXD_GPU=HIP|CUDA for another" in said
 
 
@@ -78,7 +84,8 @@ def test_gpu_hip_by_name_is_taken(tmp_path: Path) -> None:
     status, said = configure(tmp_path, SOFTMAXD_GPU="HIP")
     assert status == 0, said
     assert f"softmaxd: GPU support: HIP (hipcc {shutil.which('hipcc')}, gfx906)" in said
-    assert 'SOFTMAXD_GPU_RUNTIME=\\"hip\\"' in (tmp_path / "CMakeFiles/_native.dir/flags.make").read_text()
+    assert "softmax_basic.hip.o" in linked(tmp_path)
+    assert "amdhip64" in linked(tmp_path)
 
 
 @needs_hipcc
@@ -94,7 +101,8 @@ def test_gpu_cuda_by_name_is_taken(tmp_path: Path) -> None:
     status, said = configure(tmp_path, SOFTMAXD_GPU="CUDA")
     assert status == 0, said
     assert f"softmaxd: GPU support: CUDA (nvcc {shutil.which('nvcc')}, 75-virtual;90)" in said
-    assert 'SOFTMAXD_GPU_RUNTIME=\\"cuda\\"' in (tmp_path / "CMakeFiles/_native.dir/flags.make").read_text()
+    assert "softmax_basic.hip.o" in linked(tmp_path)
+    assert "cudart_static" in linked(tmp_path)
 
 
 @pytest.mark.parametrize(
