@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "gpu/element.h"
+#include "gpu/exponential.h"
 #include "gpu/reduce.h"
-#include "gpu/row_exponential.h"
 #include "gpu/variants.h"
 
 namespace softmaxd::gpu {
@@ -34,7 +34,7 @@ __device__ void softmax_short_row(const typename Element::Item* row, typename El
                                   bool zero_masked_rows, float* of_max, float* of_sum) {
   const bool has_element = threadIdx.x < cols;
   const float x = has_element ? Element::load(row[threadIdx.x]) : -INFINITY;
-  const RowExponential exponential(reduce_block<Max>(x, of_max));
+  const Exponential exponential(reduce_block<Max>(x, of_max));
   const float e = exponential(x);
   const float factor = factor_of(reduce_block<Sum>(e, of_sum), zero_masked_rows);
   if (has_element) result[threadIdx.x] = Element::store(e * factor);
@@ -45,7 +45,7 @@ __device__ void softmax_row(const typename Element::Item* row, typename Element:
                             bool zero_masked_rows, float* of_max, float* of_sum) {
   float max = -INFINITY;
   for_each_column<Element>(row, cols, [&](std::size_t, float x) { max = Max::join(max, x); });
-  const RowExponential exponential(reduce_block<Max>(max, of_max));
+  const Exponential exponential(reduce_block<Max>(max, of_max));
 
   CompensatedSum sum;
   for_each_column<Element>(row, cols, [&](std::size_t, float x) { sum.add(exponential(x)); });

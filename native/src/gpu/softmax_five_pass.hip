@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "gpu/element.h"
+#include "gpu/exponential.h"
 #include "gpu/reduce.h"
-#include "gpu/row_exponential.h"
 #include "gpu/variants.h"
 
 namespace softmaxd::gpu {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) tile_sums(const typename Element::It
                                                       std::size_t first_tile, const float* row_maxima, float* sums) {
   __shared__ float shared[kThreads];
   const Tile tile(first_tile, cols);
-  const RowExponential exponential(row_maxima[tile.row]);
+  const Exponential exponential(row_maxima[tile.row]);
   float values[kItems];
   tile.template read<Element>(x, values);
   float sum = 0.0F;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
     write_tiles(const typename Element::Item* x, typename Element::Item* y, std::size_t cols, std::size_t first_tile,
                 const float* row_maxima, const float* row_sums, bool zero_masked_rows) {
   const Tile tile(first_tile, cols);
-  const RowExponential exponential(row_maxima[tile.row]);
+  const Exponential exponential(row_maxima[tile.row]);
   const float factor = factor_of(row_sums[tile.row], zero_masked_rows);
   float values[kItems];
   tile.template read<Element>(x, values);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
@@ -80,13 +81,22 @@ inline double decode(const Bytes& encoded, DType dtype, std::size_t i) {
   return value;
 }
 
-// Normal scores; some masked by -inf, some by the lowest number; whole rows of -inf, of NaN and +inf among others.
+// Normal scores, near and far from 0, close together and far apart; some masked by -inf, some by the lowest number;
+// whole rows of -inf, of NaN and +inf among others.
 inline std::vector<double> inputs(std::size_t rows, std::size_t cols, std::mt19937& random) {
+  constexpr double kOffsets[] = {0, -207, 207, 209, -209, 300, -5000, 6e4, -6e4};
+  constexpr double kScales[] = {1, 0.01, 12};
   std::normal_distribution<double> normal(0, 3);
   std::vector<double> x(rows * cols);
   for (double& value : x) value = random() % 11 == 0 ? -kInfinity : normal(random);
   for (std::size_t row = 0; row < rows; ++row) {
     double* const first = x.data() + row * cols;
+    const double offset = kOffsets[random() % std::size(kOffsets)];
+    const double scale = kScales[random() % std::size(kScales)];
+    for (std::size_t i = 0; i < cols; ++i) {
+      first[i] = first[i] * scale + offset;
+      if (random() % 23 == 0) first[i] = -65504;  // the lowest number of float16
+    }
     switch (row % 7) {
       case 1:
         std::fill(first, first + cols, -kInfinity);
