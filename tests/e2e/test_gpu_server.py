@@ -57,7 +57,7 @@ def test_server_says_which_backend_device_and_variants_it_has(client: SoftmaxCli
     print(f"backend {info.backend}, devices {[device.name for device in info.devices]}")  # noqa: T201 # for the log
     assert info.backend == BACKEND
     assert all(device.name and device.parallelism > 1 for device in info.devices)
-    assert [variant.name for variant in info.variants] == ["basic", "five_pass"]
+    assert {"basic", "five_pass"} <= {variant.name for variant in info.variants}
 
 
 @pytest.mark.parametrize("tensor", load(), ids=lambda tensor: tensor.name)

@@ -101,6 +101,10 @@ struct GpuContext::Impl {
     if (name.empty()) return gpu::variants()[matrix.cols <= max_basic_columns ? gpu::kBasic : gpu::kFivePass];
     std::string names;
     for (const gpu::Variant& variant : gpu::variants()) {
+      if (variant.name == name && matrix.cols > variant.max_columns) {
+        throw InvalidArgument("the variant " + std::string(name) + " does not take " + std::to_string(matrix.cols) +
+                              " columns; it takes up to " + std::to_string(variant.max_columns));
+      }
       if (variant.name == name) return variant;
       names.append(" ").append(variant.name);
     }

@@ -103,6 +103,16 @@ inline Error copy_to_host(void* pinned, const void* device, std::size_t bytes, S
 
 #undef SOFTMAXD_NAME
 
+// Returns the value of the lane whose number differs by `mask`, up to 16: within 32 lanes, whatever a wave has. All of
+// these come here.
+__device__ inline float shuffle_xor(float value, int mask) {
+#if defined(__CUDACC__)
+  return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+#else
+  return __shfl_xor(value, mask);
+#endif
+}
+
 // 2^x for x from -0.5 to 0.5, within 2^-22.
 __device__ inline float exp2_of_fraction(float x) {
 #if defined(__CUDACC__)
@@ -113,6 +123,14 @@ __device__ inline float exp2_of_fraction(float x) {
   return exp2f(x);
 #endif
 }
+
+// Threads of the largest block in which each can have the registers for a leaf: 64 of them on NVIDIA; up to 73 on AMD,
+// where 1024 threads would have 64.
+#if defined(__CUDACC__)
+inline constexpr unsigned kMaxBlockThreads = 1024;
+#else
+inline constexpr unsigned kMaxBlockThreads = 512;
+#endif
 
 // What one launch can have in x on every runtime.
 inline constexpr std::size_t kMaxBlocks = (std::size_t{1} << 31) - 1;
@@ -129,6 +147,16 @@ Error launch(void (*kernel)(Parameters...), std::size_t blocks, unsigned threads
   // clang-format on
   return last_error();
 #endif
+}
+
+// Calls start(first, count) for as many launches as `blocks` blocks need; stops at the first error.
+template <class Start>
+Error for_each_launch(std::size_t blocks, Start start) {
+  Error error = kSuccess;
+  for (std::size_t first = 0; first < blocks && error == kSuccess; first += kMaxBlocks) {
+    error = start(first, blocks - first < kMaxBlocks ? blocks - first : kMaxBlocks);
+  }
+  return error;
 }
 
 }  // namespace softmaxd::gpu

@@ -1,6 +1,4 @@
 // A block a row: maximum, sum, result, each a read of the row unless it is short; reduced by a tree in shared memory.
-#include <algorithm>
-
 #include "gpu/element.h"
 #include "gpu/exponential.h"
 #include "gpu/reduce.h"
@@ -84,12 +82,10 @@ Error run_basic(const Job& job) {
     const auto* source = static_cast<const typename Element::Item*>(job.source);
     auto* destination = static_cast<typename Element::Item*>(job.destination);
     const std::size_t cols = job.matrix.cols;
-    Error error = kSuccess;
-    for (std::size_t row = 0; row < job.matrix.rows && error == kSuccess; row += kMaxBlocks) {
-      error = launch(softmax_basic<Element>, std::min(kMaxBlocks, job.matrix.rows - row), threads_for(cols), job.stream,
-                     source + row * cols, destination + row * cols, cols, job.options.zero_masked_rows);
-    }
-    return error;
+    return for_each_launch(job.matrix.rows, [&](std::size_t row, std::size_t blocks) {
+      return launch(softmax_basic<Element>, blocks, threads_for(cols), job.stream, source + row * cols,
+                    destination + row * cols, cols, job.options.zero_masked_rows);
+    });
   });
 }
 

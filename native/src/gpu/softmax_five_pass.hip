@@ -1,7 +1,5 @@
 // Rows cut into tiles of 1024 columns, a block a tile. Blocks cannot wait for each other across a launch, so each
 // meeting is one: maxima of the tiles, of the rows, sums of the tiles, of the rows, the result.
-#include <algorithm>
-
 #include "gpu/element.h"
 #include "gpu/exponential.h"
 #include "gpu/reduce.h"
@@ -121,16 +119,6 @@ __global__ void __launch_bounds__(kThreads)
   tile.template write<Element>(values, y);
 }
 
-// Calls start(first, count) for as many launches as `blocks` blocks need; stops at the first error.
-template <class Start>
-Error in_launches(std::size_t blocks, Start start) {
-  Error error = kSuccess;
-  for (std::size_t first = 0; first < blocks && error == kSuccess; first += kMaxBlocks) {
-    error = start(first, std::min(kMaxBlocks, blocks - first));
-  }
-  return error;
-}
-
 template <class Element>
 Error run(const Job& job) {
   const auto* x = static_cast<const typename Element::Item*>(job.source);
@@ -143,23 +131,23 @@ Error run(const Job& job) {
   float* const row_sums = row_maxima + rows;
   float* const of_tiles = row_sums + rows;  // maxima first, then sums
 
-  Error error = in_launches(tiles, [&](std::size_t first, std::size_t blocks) {
+  Error error = for_each_launch(tiles, [&](std::size_t first, std::size_t blocks) {
     return launch(tile_maxima<Element>, blocks, kThreads, job.stream, x, cols, first, of_tiles);
   });
   if (error != kSuccess) return error;
-  error = in_launches(rows, [&](std::size_t first, std::size_t blocks) {
+  error = for_each_launch(rows, [&](std::size_t first, std::size_t blocks) {
     return launch(row_maxima_of, blocks, kThreads, job.stream, of_tiles, count, first, row_maxima);
   });
   if (error != kSuccess) return error;
-  error = in_launches(tiles, [&](std::size_t first, std::size_t blocks) {
+  error = for_each_launch(tiles, [&](std::size_t first, std::size_t blocks) {
     return launch(tile_sums<Element>, blocks, kThreads, job.stream, x, cols, first, row_maxima, of_tiles);
   });
   if (error != kSuccess) return error;
-  error = in_launches(rows, [&](std::size_t first, std::size_t blocks) {
+  error = for_each_launch(rows, [&](std::size_t first, std::size_t blocks) {
     return launch(row_sums_of, blocks, kThreads, job.stream, of_tiles, count, first, row_sums);
   });
   if (error != kSuccess) return error;
-  return in_launches(tiles, [&](std::size_t first, std::size_t blocks) {
+  return for_each_launch(tiles, [&](std::size_t first, std::size_t blocks) {
     return launch(write_tiles<Element>, blocks, kThreads, job.stream, x, y, cols, first, row_maxima, row_sums,
                   job.options.zero_masked_rows);
   });

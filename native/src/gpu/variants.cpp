@@ -3,12 +3,19 @@
 namespace softmaxd::gpu {
 
 const std::array<Variant, kVariantCount>& variants() {
+  static const auto no_workspace = [](const Matrix&) { return std::size_t{0}; };
   static const std::array<Variant, kVariantCount> table{{
-      {"basic", "A block a row, three reads and a write: rows of up to --max-basic-columns.", 0,
-       [](const Matrix&) { return std::size_t{0}; }, run_basic},
+      {"basic", "A block a row, three reads and a write: rows of up to --max-basic-columns.", false, kAnyColumns, 0,
+       no_workspace, run_basic},
       {"five_pass",
        "Many blocks a row in five kernels: maxima of tiles, of rows, sums of tiles, of rows, the result: longer rows.",
-       kFivePassTileColumns, five_pass_workspace_bytes, run_five_pass},
+       false, kAnyColumns, kFivePassTileColumns, five_pass_workspace_bytes, run_five_pass},
+      {"warp_row", "32 lanes a row or fewer, one read and one write: only when asked for by name.", true, kLeafColumns,
+       kLeafColumns, no_workspace, run_warp_row},
+      {"block_row", "A block a row in registers, one read and one write: only when asked for by name.", true,
+       block_row_max_columns(), kLeafColumns, no_workspace, run_block_row},
+      {"reread_row", "Many blocks a row in two kernels and more, two reads and one write: only when asked for by name.",
+       true, kAnyColumns, kLeafColumns, reread_row_workspace_bytes, run_reread_row},
   }};
   return table;
 }

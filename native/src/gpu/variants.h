@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "gpu/gpu_runtime.h"
@@ -23,13 +24,16 @@ struct Job {
 struct Variant {
   std::string_view name;
   std::string_view note;
+  // Whether a row is reduced by leaves: all such variants give a row the same bits.
+  bool is_by_leaves;
+  std::size_t max_columns;
   std::size_t max_tile_columns;  // a row is cut into tiles of so many columns; 0 takes it whole
   std::size_t (*workspace_bytes)(const Matrix& matrix);
   // Returns once the kernels are in the stream, with the first launch's error.
   Error (*run)(const Job& job);
 };
 
-enum VariantIndex : std::size_t { kBasic, kFivePass, kVariantCount };
+enum VariantIndex : std::size_t { kBasic, kFivePass, kWarpRow, kBlockRow, kRereadRow, kVariantCount };
 
 // The table. A function: hipcc would take a constant for the device's too.
 const std::array<Variant, kVariantCount>& variants();
@@ -37,9 +41,16 @@ const std::array<Variant, kVariantCount>& variants();
 Plan plan_of(const Matrix& matrix, const Variant& variant);
 
 inline constexpr std::size_t kFivePassTileColumns = 1024;
+inline constexpr std::size_t kLeafColumns = 1024;  // leaf.h
+inline constexpr std::size_t kAnyColumns = SIZE_MAX;
 
 Error run_basic(const Job& job);
 Error run_five_pass(const Job& job);
 std::size_t five_pass_workspace_bytes(const Matrix& matrix);
+Error run_warp_row(const Job& job);
+Error run_block_row(const Job& job);
+std::size_t block_row_max_columns();
+Error run_reread_row(const Job& job);
+std::size_t reread_row_workspace_bytes(const Matrix& matrix);
 
 }  // namespace softmaxd::gpu

@@ -16,7 +16,7 @@ PACKAGES = "apt-get install --no-install-recommends hipcc libamdhip64-dev rocm-d
 HIPCC = shutil.which("hipcc")
 READELF = shutil.which("llvm-readelf-15") or shutil.which("llvm-readelf")
 MAX_LDS_BYTES = 64 * 1024
-MAX_VGPRS = 64  # so that gfx906 keeps four waves a SIMD
+MAX_VGPRS = 84  # so that gfx906 keeps three waves a SIMD
 
 needs_hipcc = pytest.mark.skipif(not (HIPCC and READELF), reason=f"hipcc or llvm-readelf is not installed: {PACKAGES}")
 
@@ -54,4 +54,4 @@ def test_code_object_spills_nothing_and_fits(source: Path, tmp_path: Path) -> No
         assert kernel["private_segment_fixed_size"] == "0", f"{name} has scratch memory"
         assert int(kernel["group_segment_fixed_size"]) <= MAX_LDS_BYTES, name
         assert int(kernel["vgpr_count"]) <= MAX_VGPRS, name
-        assert int(kernel["max_flat_workgroup_size"]) <= 256, f"{name} has no launch bounds"
+        assert int(kernel["max_flat_workgroup_size"]) <= 512, f"{name} has no launch bounds"

@@ -30,6 +30,10 @@
 #define __shfl_xor simt::shuffle_xor
 inline constexpr int warpSize = simt::kWaveLanes;
 
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
 using __half = _Float16;
 inline float __half2float(__half x) { return static_cast<float>(x); }
 inline __half __float2half(float x) { return static_cast<__half>(x); }

@@ -1,0 +1,157 @@
+// A row's leaves: what every variant but the plain schemes reduces a row by, so that a row's bits do not depend on
+// which of them ran, on how many blocks shared the row, or on what else was computed.
+//
+// A leaf is 1024 columns, the work of 32 lanes. Each reads 16 bytes at a time, keeps its elements in registers, and
+// makes their exponentials to the leaf's own maximum, once. What a row needs to be put together, a maximum and a sum of
+// each leaf, is joined 32 at a time: leaves to groups, groups to groups of groups. The order of all additions is fixed
+// by the columns alone. Lanes and leaves beyond the row hold -inf and 0, which change no bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "gpu/element.h"
+#include "gpu/exponential.h"
+#include "gpu/gpu_runtime.h"
+#include "gpu/reduce.h"
+#include "gpu/variants.h"
+
+namespace softmaxd::gpu {
+
+inline constexpr unsigned kLeafLanes = 32;
+// Leaves, or groups, that are joined at once.
+inline constexpr std::size_t kGroupSize = 32;
+
+__host__ __device__ constexpr std::size_t groups_of(std::size_t count, std::size_t size) {
+  return (count + size - 1) / size;
+}
+__host__ __device__ constexpr std::size_t leaf_count(std::size_t cols) { return groups_of(cols, kLeafColumns); }
+
+// Reduces over the 2, 4, ... 32 lanes whose numbers differ in the low bits alone; each of them gets the result, with
+// the same bits.
+template <class Operation, unsigned kLanes = kLeafLanes>
+__device__ float reduce_lanes(float value) {
+#pragma unroll
+  for (unsigned mask = kLanes / 2; mask > 0; mask /= 2) {
+    value = Operation::join(value, shuffle_xor(value, static_cast<int>(mask)));
+  }
+  return value;
+}
+
+// Of a leaf, of a group or of a row: the maximum, and the sum of the exponentials to it.
+struct Stats {
+  float max;
+  float sum;
+};
+
+// For what is not there.
+__device__ inline Stats no_stats() { return {-INFINITY, 0.0F}; }
+
+// Joins the stats of 32 lanes; each of them gets the result.
+__device__ inline Stats join_lanes(const Stats& own) {
+  const float max = reduce_lanes<Max>(own.max);
+  const float ratio = Exponential(own.max).ratio_to(Exponential(max));
+  return {max, reduce_lanes<Sum>(own.sum * ratio)};
+}
+
+// What the exponentials of a leaf are multiplied by, to be the row's softmax.
+__device__ inline float leaf_factor(float leaf_max, const Stats& row, bool zero_masked_rows) {
+  const float ratio = Exponential(leaf_max).ratio_to(Exponential(row.max));
+  return ratio * factor_of(row.sum, zero_masked_rows);
+}
+
+// One lane's elements of a leaf: kVectors times 16 bytes. kLanes lanes share the leaf.
+template <class Element, unsigned kVectors, unsigned kLanes = kLeafLanes>
+class LeafPart {
+ public:
+  using Item = typename Element::Item;
+  static constexpr unsigned kVectorItems = 16 / sizeof(Item);
+  static constexpr unsigned kColumns = kVectors * kLanes * kVectorItems;
+
+  // Reads what is there of `cols` columns. kAligned: `leaf` and `cols` are multiples of 16 bytes.
+  template <bool kAligned>
+  __device__ void read(const Item* leaf, unsigned lane, unsigned cols) {
+#pragma unroll
+    for (unsigned vector = 0; vector < kVectors; ++vector) {
+      const unsigned column = column_of(vector, lane);
+      if constexpr (kAligned) {
+        const uint4 bytes = column < cols ? *reinterpret_cast<const uint4*>(leaf + column) : uint4{};
+        Item items[kVectorItems];
+        memcpy(items, &bytes, sizeof bytes);
+#pragma unroll
+        for (unsigned i = 0; i < kVectorItems; ++i) {
+          values_[vector * kVectorItems + i] = column < cols ? Element::load(items[i]) : -INFINITY;
+        }
+      } else {
+        const unsigned there = column < cols ? cols - column : 0;
+#pragma unroll
+        for (unsigned i = 0; i < kVectorItems; ++i) {
+          values_[vector * kVectorItems + i] = i < there ? Element::load(leaf[column + i]) : -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Makes exponentials of the elements; returns the leaf's maximum and their sum, to each of its lanes.
+  __device__ Stats exponentiate() {
+    float max = values_[0];
+#pragma unroll
+    for (const float value : values_) max = Max::join(max, value);
+    max = reduce_lanes<Max, kLanes>(max);
+    const Exponential exponential(max);
+    // Four sums at a time: shorter chains of additions, and of their rounding.
+    float sums[4] = {};
+#pragma unroll
+    for (unsigned i = 0; i < kItems; ++i) {
+      values_[i] = exponential(values_[i]);
+      sums[i % 4] += values_[i];
+    }
+    return {max, reduce_lanes<Sum, kLanes>((sums[0] + sums[1]) + (sums[2] + sums[3]))};
+  }
+
+  // Writes the exponentials times `factor`.
+  template <bool kAligned>
+  __device__ void write(Item* leaf, unsigned lane, unsigned cols, float factor) const {
+#pragma unroll
+    for (unsigned vector = 0; vector < kVectors; ++vector) {
+      const unsigned column = column_of(vector, lane);
+      Item items[kVectorItems];
+#pragma unroll
+      for (unsigned i = 0; i < kVectorItems; ++i) {
+        items[i] = Element::store(values_[vector * kVectorItems + i] * factor);
+      }
+      if constexpr (kAligned) {
+        uint4 bytes;
+        memcpy(&bytes, items, sizeof bytes);
+        if (column < cols) *reinterpret_cast<uint4*>(leaf + column) = bytes;
+      } else {
+#pragma unroll
+        for (unsigned i = 0; i < kVectorItems; ++i) {
+          if (column + i < cols) leaf[column + i] = items[i];
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kItems = kVectors * kVectorItems;
+
+  __device__ static unsigned column_of(unsigned vector, unsigned lane) {
+    return (vector * kLanes + lane) * kVectorItems;
+  }
+
+  float values_[kItems];
+};
+
+// A whole leaf in the registers of 32 lanes.
+template <class Element>
+using WholeLeaf = LeafPart<Element, kLeafColumns * sizeof(typename Element::Item) / 16 / kLeafLanes>;
+
+// Whether all rows of a matrix start and end at multiples of 16 bytes.
+inline bool is_aligned(const void* source, const void* destination, const Matrix& matrix) {
+  const auto addresses = reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(destination);
+  return (addresses | matrix.cols * item_size(matrix.dtype)) % 16 == 0;
+}
+
+}  // namespace softmaxd::gpu
