@@ -25,7 +25,10 @@ template <class T>
 struct Tail {
   typename T::Item items[kLanes];
 
-  HWY_INLINE Tail(const typename T::Item* x, std::size_t count) {
+  Tail() = default;
+  HWY_INLINE Tail(const typename T::Item* x, std::size_t count) { fill(x, count); }
+
+  HWY_INLINE void fill(const typename T::Item* x, std::size_t count) {
     static constexpr std::uint16_t kBits = std::is_same_v<T, Float16> ? 0xFC00 : 0xFF80;
     if constexpr (std::is_same_v<T, Float32>) {
       std::fill_n(items, kLanes, kNegativeInfinity);
@@ -175,13 +178,75 @@ void exponentiate_scale(const void* x, std::size_t n, float max, float factor, v
   });
 }
 
+// Rows that are computed side by side where they are short: a row's reductions are chains in which each step waits for
+// the one before, and the processor has room for the chains of several. As many as there are registers for.
+constexpr std::size_t kRowsTogether = hn::MaxLanes(DF()) >= 16 ? 4 : 2;
+constexpr std::size_t kTogetherColumns = 512;
+// Columns as they lie in a workspace.
+constexpr std::size_t padded(std::size_t cols) { return (cols + kLanes - 1) & ~(kLanes - 1); }
+
+// Calls step(r, p, i) for each kLanes elements of each of kRowsTogether rows, as for_each_step does for one.
+// tails: of the rows, if their length is no multiple of kLanes.
+template <class T, class Step>
+HWY_INLINE void for_each_step_together(const typename T::Item* x, std::size_t cols, const Tail<T>* tails, Step step) {
+  const std::size_t full = cols & ~(kLanes - 1);
+  for (std::size_t i = 0; i < full; i += kLanes) {
+    for (std::size_t r = 0; r < kRowsTogether; ++r) step(r, x + r * cols + i, i);
+  }
+  if (full == cols) return;
+  for (std::size_t r = 0; r < kRowsTogether; ++r) step(r, tails[r].items, full);
+}
+
+// (kRowsTogether, cols): the same operations on each row as exponentiate() and scale(), in the same order.
+template <class T>
+void leaf_rows_together(const typename T::Item* x, typename T::Item* y, std::size_t cols, float* e,
+                        bool zero_masked_rows) {
+  const DF d;
+  constexpr std::size_t width = hn::MaxLanes(d);
+  Tail<T> tails[kRowsTogether];
+  if (const std::size_t count = cols % kLanes; count != 0) {
+    for (std::size_t r = 0; r < kRowsTogether; ++r) tails[r].fill(x + (r + 1) * cols - count, count);
+  }
+  VF partial[kRowsTogether][kVectors];
+  for (auto& of_row : partial) std::fill_n(of_row, kVectors, hn::Set(d, kNegativeInfinity));
+  for_each_step_together<T>(x, cols, tails, [&](std::size_t r, const typename T::Item* p, std::size_t) HWY_ATTR {
+    for (std::size_t v = 0; v < kVectors; ++v) partial[r][v] = hn::Max(partial[r][v], T::load(p + v * width));
+  });
+  LeafStats stats[kRowsTogether];
+  VF subtrahends[kRowsTogether];
+  for (std::size_t r = 0; r < kRowsTogether; ++r) {
+    for (std::size_t v = 1; v < kVectors; ++v) partial[r][0] = hn::Max(partial[r][0], partial[r][v]);
+    stats[r].max = hn::GetLane(hn::MaxOfLanes(d, partial[r][0]));
+    subtrahends[r] = hn::Set(d, stats[r].max == kNegativeInfinity ? 0.0f : stats[r].max);
+    std::fill_n(partial[r], kVectors, hn::Zero(d));
+  }
+  const NextLeaf<T> next(x, kRowsTogether * cols);
+  for_each_step_together<T>(x, cols, tails, [&](std::size_t r, const typename T::Item* p, std::size_t i) HWY_ATTR {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      next.prefetch(r * cols + i + v * width);
+      const VF exponential = exp_difference<T::kExactDifference>(T::load(p + v * width), subtrahends[r]);
+      partial[r][v] = hn::Add(partial[r][v], exponential);
+      hn::StoreU(exponential, d, e + r * padded(cols) + i + v * width);
+    }
+  });
+  for (std::size_t r = 0; r < kRowsTogether; ++r) {
+    stats[r].sum = total(partial[r]);
+    const float factor = leaf_factor(stats[r].max, combine(&stats[r], 1), zero_masked_rows);
+    scale<T>(e + r * padded(cols), cols, factor, y + r * cols);
+  }
+}
+
 template <class T>
 void leaf_rows(const void* x, void* y, std::size_t rows, std::size_t cols, float* e, bool zero_masked_rows) {
   const auto* in = static_cast<const typename T::Item*>(x);
   auto* out = static_cast<typename T::Item*>(y);
-  for (std::size_t row = 0; row < rows; ++row, in += cols, out += cols) {
-    const LeafStats leaf = exponentiate<T>(in, cols, e);
-    scale<T>(e, cols, leaf_factor(leaf.max, combine(&leaf, 1), zero_masked_rows), out);
+  std::size_t row = 0;
+  for (; cols <= kTogetherColumns && row + kRowsTogether <= rows; row += kRowsTogether) {
+    leaf_rows_together<T>(in + row * cols, out + row * cols, cols, e, zero_masked_rows);
+  }
+  for (; row < rows; ++row) {
+    const LeafStats leaf = exponentiate<T>(in + row * cols, cols, e);
+    scale<T>(e, cols, leaf_factor(leaf.max, combine(&leaf, 1), zero_masked_rows), out + row * cols);
   }
 }
 

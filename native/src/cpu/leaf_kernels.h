@@ -39,7 +39,8 @@ struct LeafKernels {
   // y[i] = exp(x[i] - max) * factor: the same bits as exponentiate followed by scale. x and y may be the same.
   void (*exponentiate_scale)(const void* x, std::size_t n, float max, float factor, void* y);
 
-  // (rows, cols) with cols <= kLeafColumns: whole rows, one leaf each. e has room for cols rounded up to 32 floats.
+  // (rows, cols) with cols <= kLeafColumns: whole rows, one leaf each. e has room for kLeafColumns floats. x and y are
+  // the same, or do not overlap.
   void (*leaf_rows)(const void* x, void* y, std::size_t rows, std::size_t cols, float* e, bool zero_masked_rows);
 
   // Copies past the caches, which keeps a large result from pushing its own source out. Call fence() at the end.
