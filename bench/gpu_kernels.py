@@ -48,7 +48,9 @@ def load(path: str) -> ctypes.CDLL:
     library.variant_name.restype, library.variant_name.argtypes = text, [size]
     library.workspace_bytes.restype, library.workspace_bytes.argtypes = size, [text, size, size]
     library.start.restype = ctypes.c_int
-    library.start.argtypes = [text, pointer, pointer, size, size, pointer, pointer]
+    library.start.argtypes = [text, pointer, pointer, size, size, pointer, pointer, pointer]
+    library.counter_bytes.restype, library.counter_bytes.argtypes = size, []
+    library.max_columns.restype, library.max_columns.argtypes = size, [text]
     return library
 
 
@@ -85,23 +87,26 @@ def main(library_path: str) -> None:
     titles = ["copy", "torch", *(name.decode() for name in variants)]
     print(f"{'rows x cols':>20}" + "".join(f"{title:>11}" for title in titles) + "   microseconds")
     torch.manual_seed(1)
+    counters = torch.zeros(library.counter_bytes(), dtype=torch.uint8, device="cuda")
     for rows, cols in SHAPES:
         source = torch.randn(rows, cols, device="cuda") * 3
         result = torch.empty_like(source)
         expected = torch.softmax(source[: 2**24 // cols + 1].double(), dim=-1)
         moved_bytes = 2 * source.nbytes
-        runs: list[Callable[[], object]] = [
+        runs: list[Callable[[], object] | None] = [
             lambda source=source, result=result: result.copy_(source),
             lambda source=source, result=result: torch.softmax(source, -1, out=result),
         ]
         for name in variants:
+            if cols > library.max_columns(name):
+                runs.append(None)
+                continue
             workspace = torch.empty(max(1, library.workspace_bytes(name, rows, cols)), dtype=torch.uint8, device="cuda")
 
             def start(name=name, source=source, result=result, workspace=workspace) -> None:
                 stream = torch.cuda.current_stream().cuda_stream
-                error = library.start(
-                    name, source.data_ptr(), result.data_ptr(), *source.shape, workspace.data_ptr(), stream
-                )
+                pointers = (workspace.data_ptr(), counters.data_ptr(), stream)
+                error = library.start(name, source.data_ptr(), result.data_ptr(), *source.shape, *pointers)
                 assert error == 0, f"{name}: error {error}"
 
             result.fill_(torch.nan)
@@ -111,8 +116,8 @@ def main(library_path: str) -> None:
             assert worst <= TOLERANCE, f"{name} at {rows} x {cols} is off by {worst:.2g}"
             assert not result.isnan().any(), f"{name} at {rows} x {cols} left out elements"
             runs.append(start)
-        figures = [microseconds(run, moved_bytes) for run in runs]
-        print(f"{rows:>10} x {cols:>7}" + "".join(f"{figure:>11.1f}" for figure in figures), flush=True)
+        cells = ["-" if run is None else f"{microseconds(run, moved_bytes):.1f}" for run in runs]
+        print(f"{rows:>10} x {cols:>7}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,8 +37,19 @@ double TimedEvent::seconds_since(const TimedEvent& earlier) const {
   return milliseconds * 1e-3;
 }
 
-Lane::Lane() { check(create_stream(&stream), "making a stream"); }
-Lane::~Lane() { disregard(destroy_stream(stream)); }
+Lane::Lane() {
+  check(create_stream(&stream), "making a stream");
+  void* memory = nullptr;
+  check(allocate_device(&memory, kCounters * sizeof(unsigned)), "allocating a stream's counters");
+  counters = static_cast<unsigned*>(memory);
+  check(clear_device(counters, kCounters * sizeof(unsigned), stream), "clearing a stream's counters");
+  check(synchronize_stream(stream), "clearing a stream's counters");
+}
+
+Lane::~Lane() {
+  disregard(release_device(counters));
+  disregard(destroy_stream(stream));
+}
 
 DeviceContext::DeviceContext(int index, std::size_t lane_count, std::size_t pool_bytes)
     : device(open(index)),

@@ -7,6 +7,7 @@
 #include "gpu/buffer_pool.h"
 #include "gpu/gpu_runtime.h"
 #include "gpu/shelf.h"
+#include "gpu/variants.h"
 #include "softmaxd/gpu_context.h"
 
 namespace softmaxd::gpu {
@@ -60,6 +61,7 @@ struct Lane {
   Lane& operator=(const Lane&) = delete;
 
   Stream stream;
+  unsigned* counters;  // kCounters
   Slot slots[kSlots];
 };
 

@@ -14,30 +14,35 @@ __device__ inline float flush(float value) { return value < kSmallestNormal ? 0.
 
 struct Float32 {
   using Item = float;
+  using Bits = std::uint32_t;
+  __device__ static Item from_bits(Bits bits) { return __uint_as_float(bits); }
+  __device__ static Bits to_bits(Item x) { return __float_as_uint(x); }
   __device__ static float load(Item x) { return x; }
   __device__ static Item store(float y) { return flush(y); }
 };
 
 struct Float16 {
   using Item = __half;
+  using Bits = std::uint16_t;
+  __device__ static Item from_bits(Bits bits) { return __ushort_as_half(bits); }
+  __device__ static Bits to_bits(Item x) { return __half_as_ushort(x); }
   __device__ static float load(Item x) { return __half2float(x); }
   __device__ static Item store(float y) { return __float2half(y); }
 };
 
 struct BFloat16 {
   using Item = std::uint16_t;
-  __device__ static float load(Item x) { return from_bits(static_cast<std::uint32_t>(x) << 16); }
+  using Bits = std::uint16_t;
+  __device__ static Item from_bits(Bits bits) { return bits; }
+  __device__ static Bits to_bits(Item x) { return x; }
+  __device__ static float load(Item x) { return __uint_as_float(static_cast<std::uint32_t>(x) << 16); }
 
   // Rounds to nearest even; a NaN stays one, where the rounding's carry could make it an infinity or a zero.
   __device__ static Item store(float y) {
     if (y != y) return 0x7FC0;
-    const std::uint32_t bits = to_bits(flush(y));
+    const std::uint32_t bits = __float_as_uint(flush(y));
     return static_cast<Item>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
   }
-
- private:
-  __device__ static float from_bits(std::uint32_t bits) { return __uint_as_float(bits); }
-  __device__ static std::uint32_t to_bits(float value) { return __float_as_uint(value); }
 };
 
 // Calls act(Element{}) with the element type that stands for `dtype`.

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 namespace softmaxd::gpu {
 
@@ -45,6 +46,8 @@ inline std::string product_name(const DeviceProperties& properties) { return pro
 #elif defined(__CUDACC__)
 inline constexpr const char* kRuntimeName = "cuda";
 inline constexpr Error kOutOfMemory = cudaErrorMemoryAllocation;
+inline constexpr auto kCooperativeLaunch = cudaDevAttrCooperativeLaunch;
+inline constexpr auto kMultiprocessorCount = cudaDevAttrMultiProcessorCount;
 using DeviceProperties = cudaDeviceProp;
 inline Error allocate_pinned(void** data, std::size_t bytes) { return cudaMallocHost(data, bytes); }
 inline Error release_pinned(void* data) { return cudaFreeHost(data); }
@@ -52,6 +55,8 @@ inline std::string product_name(const DeviceProperties& properties) { return pro
 #else
 inline constexpr const char* kRuntimeName = "hip";
 inline constexpr Error kOutOfMemory = hipErrorOutOfMemory;
+inline constexpr auto kCooperativeLaunch = hipDeviceAttributeCooperativeLaunch;
+inline constexpr auto kMultiprocessorCount = hipDeviceAttributeMultiprocessorCount;
 using DeviceProperties = hipDeviceProp_t;
 inline Error allocate_pinned(void** data, std::size_t bytes) {
   return hipHostMalloc(data, bytes, hipHostMallocDefault);
@@ -101,7 +106,98 @@ inline Error copy_to_host(void* pinned, const void* device, std::size_t bytes, S
   return SOFTMAXD_NAME(MemcpyAsync)(pinned, device, bytes, SOFTMAXD_NAME(MemcpyDeviceToHost), stream);
 }
 
+inline Error clear_device(void* device, std::size_t bytes, Stream stream) {
+  return SOFTMAXD_NAME(MemsetAsync)(device, 0, bytes, stream);
+}
+
+// Blocks of a kernel that a device holds at the same time; 0 where it cannot promise that all of a launch are held.
+template <class... Parameters>
+std::size_t blocks_held(void (*kernel)(Parameters...), unsigned threads, std::size_t shared_bytes, int device) {
+#if defined(SOFTMAXD_SIMT)
+  static_cast<void>(kernel);
+  return simtBlocksTogether(threads, shared_bytes, device);
+#else
+  int is_promised = 0;
+  int multiprocessors = 0;
+  int blocks = 0;
+  if (SOFTMAXD_NAME(DeviceGetAttribute)(&is_promised, kCooperativeLaunch, device) != kSuccess || is_promised == 0 ||
+      SOFTMAXD_NAME(DeviceGetAttribute)(&multiprocessors, kMultiprocessorCount, device) != kSuccess ||
+      SOFTMAXD_NAME(OccupancyMaxActiveBlocksPerMultiprocessor)(&blocks, kernel, static_cast<int>(threads),
+                                                               shared_bytes) != kSuccess) {
+    static_cast<void>(SOFTMAXD_NAME(GetLastError)());
+    return 0;
+  }
+  return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(multiprocessors);
+#endif
+}
+
+// Starts a launch whose blocks are all held at the same time, so that they may wait for each other; refused by the
+// runtime where that cannot be. Each block has `shared_bytes` at dynamic_shared().
+template <class... Parameters, class... Arguments>
+Error launch_together(void (*kernel)(Parameters...), std::size_t blocks, unsigned threads, std::size_t shared_bytes,
+                      Stream stream, Arguments... arguments) {
+#if defined(SOFTMAXD_SIMT)
+  return simtLaunchTogether(stream, blocks, threads, shared_bytes, [=] { kernel(arguments...); });
+#else
+  std::tuple<Parameters...> values(arguments...);
+  const auto start = [&](auto&... each) {
+    void* pointers[] = {static_cast<void*>(&each)...};
+    return SOFTMAXD_NAME(LaunchCooperativeKernel)(reinterpret_cast<const void*>(kernel),
+                                                  dim3(static_cast<unsigned>(blocks)), dim3(threads), pointers,
+                                                  shared_bytes, stream);
+  };
+  return std::apply(start, values);
+#endif
+}
+
 #undef SOFTMAXD_NAME
+
+// The block's own memory of the size that launch_together() was told; aligned to 16 bytes.
+__device__ inline unsigned char* dynamic_shared() {
+#if defined(SOFTMAXD_SIMT)
+  return simt::dynamic_shared();
+#else
+  extern __shared__ uint4 memory[];
+  return reinterpret_cast<unsigned char*>(memory);
+#endif
+}
+
+// Adds to a counter that all blocks see, and returns what it was. What this thread, and who met it at a barrier before,
+// has written is seen by who finds the new value, or a later one, by load_counter().
+__device__ inline unsigned add_to_counter(unsigned* counter, unsigned value) {
+#if defined(SOFTMAXD_SIMT)
+  return __atomic_fetch_add(counter, value, __ATOMIC_ACQ_REL);
+#elif defined(__CUDACC__)
+  unsigned before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+  return before;
+#else
+  return __hip_atomic_fetch_add(counter, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+#endif
+}
+
+__device__ inline unsigned load_counter(unsigned* counter) {
+#if defined(SOFTMAXD_SIMT)
+  return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+#elif defined(__CUDACC__)
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+#else
+  return __hip_atomic_load(counter, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+#endif
+}
+
+// A rest between two looks at a counter.
+__device__ inline void pause() {
+#if defined(SOFTMAXD_SIMT)
+  simt::pause();
+#elif defined(__CUDACC__)
+  __nanosleep(20);
+#else
+  __builtin_amdgcn_s_sleep(1);
+#endif
+}
 
 // Returns the value of the lane whose number differs by `mask`, up to 16: within 32 lanes, whatever a wave has. All of
 // these come here.

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "gpu/element.h"
 #include "gpu/exponential.h"
@@ -77,11 +76,12 @@ class LeafPart {
       const unsigned column = column_of(vector, lane);
       if constexpr (kAligned) {
         const uint4 bytes = column < cols ? *reinterpret_cast<const uint4*>(leaf + column) : uint4{};
-        Item items[kVectorItems];
-        memcpy(items, &bytes, sizeof bytes);
+        const std::uint32_t words[] = {bytes.x, bytes.y, bytes.z, bytes.w};
 #pragma unroll
         for (unsigned i = 0; i < kVectorItems; ++i) {
-          values_[vector * kVectorItems + i] = column < cols ? Element::load(items[i]) : -INFINITY;
+          const std::uint32_t word = words[i / kWordItems] >> (i % kWordItems * kItemBits);
+          const float value = Element::load(Element::from_bits(static_cast<typename Element::Bits>(word)));
+          values_[vector * kVectorItems + i] = column < cols ? value : -INFINITY;
         }
       } else {
         const unsigned there = column < cols ? cols - column : 0;
@@ -116,19 +116,19 @@ class LeafPart {
 #pragma unroll
     for (unsigned vector = 0; vector < kVectors; ++vector) {
       const unsigned column = column_of(vector, lane);
-      Item items[kVectorItems];
-#pragma unroll
-      for (unsigned i = 0; i < kVectorItems; ++i) {
-        items[i] = Element::store(values_[vector * kVectorItems + i] * factor);
-      }
       if constexpr (kAligned) {
-        uint4 bytes;
-        memcpy(&bytes, items, sizeof bytes);
-        if (column < cols) *reinterpret_cast<uint4*>(leaf + column) = bytes;
+        // Shifts, and not a copy of memory, which hipcc makes through memory.
+        std::uint32_t words[4] = {};
+#pragma unroll
+        for (unsigned i = 0; i < kVectorItems; ++i) {
+          const std::uint32_t bits = Element::to_bits(Element::store(values_[vector * kVectorItems + i] * factor));
+          words[i / kWordItems] |= bits << (i % kWordItems * kItemBits);
+        }
+        if (column < cols) *reinterpret_cast<uint4*>(leaf + column) = {words[0], words[1], words[2], words[3]};
       } else {
 #pragma unroll
         for (unsigned i = 0; i < kVectorItems; ++i) {
-          if (column + i < cols) leaf[column + i] = items[i];
+          if (column + i < cols) leaf[column + i] = Element::store(values_[vector * kVectorItems + i] * factor);
         }
       }
     }
@@ -136,6 +136,8 @@ class LeafPart {
 
  private:
   static constexpr unsigned kItems = kVectors * kVectorItems;
+  static constexpr unsigned kItemBits = 8 * sizeof(Item);
+  static constexpr unsigned kWordItems = 4 / sizeof(Item);
 
   __device__ static unsigned column_of(unsigned vector, unsigned lane) {
     return (vector * kLanes + lane) * kVectorItems;

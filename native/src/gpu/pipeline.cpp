@@ -29,9 +29,11 @@ std::size_t device_bytes(const Variant& variant, const Matrix& matrix) {
 }
 
 // Computes in place what is at `memory`, with the workspace behind it.
-void compute(const Variant& variant, const Matrix& matrix, const Options& options, std::byte* memory, Stream stream) {
+void compute(const Variant& variant, const Matrix& matrix, const Options& options, std::byte* memory, int device,
+             const Lane& lane) {
   auto* const workspace = reinterpret_cast<float*>(memory + workspace_offset(matrix));
-  check(variant.run({memory, memory, matrix, options, workspace, stream}), "starting the kernel");
+  check(variant.run({memory, memory, matrix, options, workspace, lane.counters, device, lane.stream}),
+        "starting the kernel");
 }
 
 using Clock = std::chrono::steady_clock;
@@ -76,7 +78,7 @@ class PieceWork : public cpu::SharedWork {
 
  protected:
   // Brings a piece on its way; the slot is its own until finish().
-  virtual void start(const Piece& piece, Slot& slot, Stream stream) = 0;
+  virtual void start(const Piece& piece, Lane& lane, Slot& slot) = 0;
   // Waits for the piece, completes it and lets go of the slot's memory.
   virtual void finish(const Piece& piece, Slot& slot) = 0;
 
@@ -93,7 +95,7 @@ class PieceWork : public cpu::SharedWork {
     std::optional<Piece> under_way;
     for (std::size_t turn = 0;; turn = 1 - turn) {
       const std::optional<Piece> piece = take();
-      if (piece) start(*piece, lane.slots[turn], lane.stream);
+      if (piece) start(*piece, lane, lane.slots[turn]);
       if (under_way) finish(*under_way, lane.slots[1 - turn]);
       if (!piece) return;
       under_way = piece;
@@ -152,18 +154,18 @@ class BlockWork final : public PieceWork {
   Phases phases(double seconds) const { return timeline_.phases(seconds); }
 
  protected:
-  void start(const Piece& piece, Slot& slot, Stream stream) override {
-    timeline_.begin(stream);
+  void start(const Piece& piece, Lane& lane, Slot& slot) override {
+    timeline_.begin(lane.stream);
     slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
     slot.device = device_.device_pool.borrow(kPieceBytes + kSlotWorkspaceBytes);
     std::memcpy(slot.pinned.data(), request_.source + piece.offset, piece.bytes);
-    check(copy_to_device(slot.device.data(), slot.pinned.data(), piece.bytes, stream), "copying to the device");
-    slot.uploaded.record(stream);
+    check(copy_to_device(slot.device.data(), slot.pinned.data(), piece.bytes, lane.stream), "copying to the device");
+    slot.uploaded.record(lane.stream);
     const Matrix block{piece.bytes / row_bytes_of(request_.matrix), request_.matrix.cols, request_.matrix.dtype};
-    compute(variant_, block, request_.options, slot.device.data(), stream);
-    slot.computed.record(stream);
-    check(copy_to_host(slot.pinned.data(), slot.device.data(), piece.bytes, stream), "copying from the device");
-    slot.downloaded.record(stream);
+    compute(variant_, block, request_.options, slot.device.data(), device_.device.index, lane);
+    slot.computed.record(lane.stream);
+    check(copy_to_host(slot.pinned.data(), slot.device.data(), piece.bytes, lane.stream), "copying from the device");
+    slot.downloaded.record(lane.stream);
   }
 
   void finish(const Piece& piece, Slot& slot) override {
@@ -186,11 +188,11 @@ class UploadWork final : public PieceWork {
       : PieceWork(device, bytes, kPieceBytes), from_(from), to_(to) {}
 
  protected:
-  void start(const Piece& piece, Slot& slot, Stream stream) override {
+  void start(const Piece& piece, Lane& lane, Slot& slot) override {
     slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
     std::memcpy(slot.pinned.data(), from_ + piece.offset, piece.bytes);
-    check(copy_to_device(to_ + piece.offset, slot.pinned.data(), piece.bytes, stream), "copying to the device");
-    slot.uploaded.record(stream);
+    check(copy_to_device(to_ + piece.offset, slot.pinned.data(), piece.bytes, lane.stream), "copying to the device");
+    slot.uploaded.record(lane.stream);
   }
 
   void finish(const Piece&, Slot& slot) override {
@@ -210,10 +212,10 @@ class DownloadWork final : public PieceWork {
       : PieceWork(device, bytes, kPieceBytes), from_(from), to_(to) {}
 
  protected:
-  void start(const Piece& piece, Slot& slot, Stream stream) override {
+  void start(const Piece& piece, Lane& lane, Slot& slot) override {
     slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
-    check(copy_to_host(slot.pinned.data(), from_ + piece.offset, piece.bytes, stream), "copying from the device");
-    slot.downloaded.record(stream);
+    check(copy_to_host(slot.pinned.data(), from_ + piece.offset, piece.bytes, lane.stream), "copying from the device");
+    slot.downloaded.record(lane.stream);
   }
 
   void finish(const Piece& piece, Slot& slot) override {
@@ -235,7 +237,7 @@ double compute_alone(DeviceContext& device, const Variant& variant, const Matrix
   TimedEvent& computed = lane->slots[0].computed;
   try {
     start->record(lane->stream);
-    compute(variant, matrix, options, memory, lane->stream);
+    compute(variant, matrix, options, memory, device.device.index, *lane);
     computed.record(lane->stream);
     computed.wait();
     return computed.seconds_since(*start);

@@ -14,6 +14,9 @@ const std::array<Variant, kVariantCount>& variants() {
        kLeafColumns, no_workspace, run_warp_row},
       {"block_row", "A block a row in registers, one read and one write: only when asked for by name.", true,
        block_row_max_columns(), kLeafColumns, no_workspace, run_block_row},
+      {"split_row",
+       "Many blocks a row that meet once in one launch, one read and one write: only when asked for by name.", true,
+       kAnyColumns, kLeafColumns, split_row_workspace_bytes, run_split_row},
       {"reread_row", "Many blocks a row in two kernels and more, two reads and one write: only when asked for by name.",
        true, kAnyColumns, kLeafColumns, reread_row_workspace_bytes, run_reread_row},
   }};

@@ -17,9 +17,13 @@ struct Job {
   void* destination;  // the source itself, or no part of it
   Matrix matrix;      // rows and cols >= 1
   Options options;
-  float* workspace;  // as large as the variant says
+  float* workspace;    // as large as the variant says
+  unsigned* counters;  // kCounters of them, the stream's own, once set to 0; launches leave them as they need them
+  int device;          // the calling thread's
   Stream stream;
 };
+
+inline constexpr std::size_t kCounters = 256;
 
 struct Variant {
   std::string_view name;
@@ -33,7 +37,7 @@ struct Variant {
   Error (*run)(const Job& job);
 };
 
-enum VariantIndex : std::size_t { kBasic, kFivePass, kWarpRow, kBlockRow, kRereadRow, kVariantCount };
+enum VariantIndex : std::size_t { kBasic, kFivePass, kWarpRow, kBlockRow, kSplitRow, kRereadRow, kVariantCount };
 
 // The table. A function: hipcc would take a constant for the device's too.
 const std::array<Variant, kVariantCount>& variants();
@@ -50,6 +54,8 @@ std::size_t five_pass_workspace_bytes(const Matrix& matrix);
 Error run_warp_row(const Job& job);
 Error run_block_row(const Job& job);
 std::size_t block_row_max_columns();
+Error run_split_row(const Job& job);
+std::size_t split_row_workspace_bytes(const Matrix& matrix);
 Error run_reread_row(const Job& job);
 std::size_t reread_row_workspace_bytes(const Matrix& matrix);
 

@@ -34,6 +34,13 @@ constexpr Case kCases[] = {{1, 1},       {3, 2},      {5, 31},        {4, 255}, 
                            {65'537, 32}, {17, 4096},  {5, 4097},      {9, 10'007},   {70'000, 17},
                            {4, 32'768},  {2, 65'537}, {1, 1'048'576}, {1, 5'000'003}};
 
+// One set for all launches, as a stream has it; never cleared again.
+unsigned* counters() {
+  static Array memory(softmaxd::gpu::kCounters, DType::kFloat32);
+  static const bool is_cleared = (memory.write(Bytes(memory.bytes(), 0)), true);
+  return is_cleared ? static_cast<unsigned*>(memory.data()) : nullptr;
+}
+
 // Where a matrix lies on the device, and which of its rows are computed.
 struct Placement {
   std::size_t offset;  // of its first element from a multiple of 16 bytes, in elements
@@ -64,6 +71,8 @@ Bytes compute(const Variant& variant, const Matrix& matrix, bool zero_masked_row
                 computed,
                 {zero_masked_rows},
                 static_cast<float*>(workspace.data()),
+                counters(),
+                0,
                 nullptr};
   check(variant.run(job), variant.name.data());
   testing::synchronize();

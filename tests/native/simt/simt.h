@@ -5,9 +5,14 @@
 // so that a result which depends on it shows; the thread sanitizer sees a missing barrier in any order. A barrier or a
 // shuffle that not all of the block or wave come to ends the program with a line that says so.
 //
-// What it cannot show: the rounding of a device's expf; two blocks of a launch that touch the same memory; a read of
-// shared memory before this block wrote it, which finds what the last block left. (GCC gives no variable of a template
-// a section of its own, so that they cannot be found and overwritten between blocks.)
+// The blocks of a launch run one after the other: simt::run. Those that wait for each other, through atomics in global
+// memory, run together: simt::run_together. Such a kernel calls simt::pause() where it waits; if it waits for ever, a
+// line says so and ends the program. Its shared memory is simt::dynamic_shared(); a __shared__ variable would be one
+// and the same in all its blocks.
+//
+// What it cannot show: the rounding of a device's expf; two blocks of one simt::run that touch the same memory; a read
+// of a __shared__ variable before this block wrote it, which finds what the last block left. (GCC gives no variable of
+// a template a section of its own, so that they cannot be found and overwritten between blocks.)
 #pragma once
 
 #include <cmath>
@@ -20,7 +25,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(threads)
-// Not thread_local: the address sanitizer puts no red zones there. Blocks run one after the other.
+// Not thread_local: the address sanitizer puts no red zones there. So not for blocks that run together.
 #define __shared__ static
 
 #define threadIdx simt::thread_index
@@ -47,5 +52,17 @@ inline float __uint_as_float(std::uint32_t bits) {
 inline std::uint32_t __float_as_uint(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline __half __ushort_as_half(std::uint16_t bits) {
+  __half x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline std::uint16_t __half_as_ushort(__half x) {
+  std::uint16_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }

@@ -295,10 +295,36 @@ inline simtError_t simtMemcpyAsync(void* to, const void* from, std::size_t bytes
   return simtSuccess;
 }
 
-inline simtError_t simtLaunch(simtStream_t stream, std::size_t blocks, unsigned threads, std::function<void()> body) {
-  if (simt::is_to_fail("Launch")) return simtErrorLaunchFailure;
-  if (blocks == 0 || threads == 0 || threads > simt::kMaxThreads) return simtErrorInvalidConfiguration;
-  if (stream != nullptr) ++simt::launches[stream->device()];
-  simt::put(stream, [=] { simt::run(blocks, threads, body); });
+inline simtError_t simtMemsetAsync(void* data, int value, std::size_t bytes, simtStream_t stream) {
+  if (simt::is_to_fail("MemsetAsync")) return simtErrorLaunchFailure;
+  if (bytes == 0) return simtSuccess;
+  simt::put(stream, [=] { std::memset(data, value, bytes); });
   return simtSuccess;
+}
+
+namespace simt {
+
+inline simtError_t put_launch(simtStream_t stream, const char* call, bool can_launch, std::function<void()> launch) {
+  if (is_to_fail(call)) return simtErrorLaunchFailure;
+  if (!can_launch) return simtErrorInvalidConfiguration;
+  if (stream != nullptr) ++launches[stream->device()];
+  put(stream, std::move(launch));
+  return simtSuccess;
+}
+
+}  // namespace simt
+
+inline simtError_t simtLaunch(simtStream_t stream, std::size_t blocks, unsigned threads, std::function<void()> body) {
+  return simt::put_launch(stream, "Launch", simt::can_launch(blocks, threads),
+                          [=] { simt::run(blocks, threads, body); });
+}
+// Blocks that a device holds at once: few, so that a matrix of some rows takes several launches.
+inline std::size_t simtBlocksTogether(unsigned threads, std::size_t shared_bytes, int) {
+  return std::min<std::size_t>(8, simt::max_blocks_together(threads, shared_bytes));
+}
+// All blocks are resident at once, as by a vendor's cooperative launch.
+inline simtError_t simtLaunchTogether(simtStream_t stream, std::size_t blocks, unsigned threads,
+                                      std::size_t shared_bytes, std::function<void()> body) {
+  return simt::put_launch(stream, "LaunchTogether", simt::can_launch_together(blocks, threads, shared_bytes),
+                          [=] { simt::run_together(blocks, threads, shared_bytes, body); });
 }

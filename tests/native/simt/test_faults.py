@@ -105,9 +105,14 @@ def test_kernels_without_a_fault_on_ucontext_are_right_and_clean(run_faults: Run
         ("written_before_read", "sum_by_tree"),
         ("written_before_read_by_waves", "sum_by_waves"),
         ("shuffle_for_barrier", "shuffle_for_barrier"),
+        ("blocks_not_waited_for", "(give|sum_of_given)"),
+        ("written_before_read_by_blocks", "(give|sum_of_given)"),
+        ("relaxed_for_release", "sum_of_given"),
+        ("relaxed_for_acquire", "sum_of_given"),
+        ("static_shared_together", "static_shared_together"),
     ],
 )
-def test_missing_barrier_in_any_order_is_a_data_race(
+def test_missing_order_in_any_order_is_a_data_race(
     run_faults: RunFaults, fault: str, where: str, wave: int, seed: int | None
 ) -> None:
     ran = run_faults(fault, THREAD, wave, seed=seed)
@@ -117,8 +122,17 @@ def test_missing_barrier_in_any_order_is_a_data_race(
 
 
 @pytest.mark.parametrize("wave", WAVES)
-@pytest.mark.parametrize("fault", ["read_before_written", "written_before_read", "written_before_read_by_waves"])
-def test_missing_barrier_in_random_order_gives_wrong_results(run_faults: RunFaults, fault: str, wave: int) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "read_before_written",
+        "written_before_read",
+        "written_before_read_by_waves",
+        "blocks_not_waited_for",
+        "written_before_read_by_blocks",
+    ],
+)
+def test_missing_wait_in_random_order_gives_wrong_results(run_faults: RunFaults, fault: str, wave: int) -> None:
     ran = [run_faults(fault, NONE, wave, seed=seed) for seed in SEEDS]
     assert [program.returncode for program in ran] == [WRONG for _ in SEEDS]
 
@@ -133,6 +147,7 @@ def test_missing_barrier_after_the_first_thread_shows_in_no_plain_order(run_faul
     ("fault", "report"),
     [
         ("shared_past_end", r"AddressSanitizer: global-buffer-overflow .*\n(.*\n)*.*of global variable 'shared'"),
+        ("dynamic_shared_past_end", r"AddressSanitizer: heap-buffer-overflow .*\n(.*\n)*.*in dynamic_shared_past_end"),
         ("global_past_end", r"AddressSanitizer: heap-buffer-overflow .*\n(.*\n)*.*in global_past_end"),
         ("misaligned_vector", r"runtime error: .* misaligned address .* requires 16 byte alignment"),
     ],
@@ -150,6 +165,7 @@ def test_bad_address_is_reported_by_its_kind(run_faults: RunFaults, fault: str, 
     ("fault", "whose", "places"),
     [
         ("barrier_in_branch", {32: "of wave 3 ", 64: "of wave 1 "}, {"barrier", "returned"}),
+        ("barrier_in_branch_together", {32: "of wave 3 ", 64: "of wave 1 "}, {"barrier", "returned"}),
         ("barrier_of_some_waves", {32: "", 64: ""}, {"barrier", "returned"}),
         ("shuffle_in_branch", {32: "of wave 0 ", 64: "of wave 0 "}, {"shuffle", "barrier"}),
         ("shuffles_in_branches", {32: "of wave 0 ", 64: "of wave 0 "}, {"shuffle"}),
@@ -166,9 +182,29 @@ def test_threads_that_do_not_meet_end_the_program_with_one_line(
     assert {kind for kind in line.groups() if kind} == places
 
 
+@pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("wave", WAVES)
-def test_shuffle_with_a_returned_lane_gives_a_wrong_result(run_faults: RunFaults, wave: int) -> None:
-    assert run_faults("shuffle_with_returned", NONE, wave).returncode == WRONG
+@pytest.mark.parametrize(
+    ("fault", "blocks", "at_barrier"), [("blocks_wait_for_one_more", 4, 1020), ("block_does_not_come", 3, 765)]
+)
+def test_blocks_that_wait_for_ever_end_the_program_with_one_line(
+    run_faults: RunFaults, fault: str, blocks: int, at_barrier: int, wave: int, seed: int | None
+) -> None:
+    ran = run_faults(fault, NONE, wave, seed=seed)
+    assert ran.returncode == -signal.SIGABRT
+    pause = rf"{blocks} pause \(\S+faults\.hip:\d+\)"
+    barrier = rf"{at_barrier} wait at a barrier \(\S+faults\.hip:\d+\)"
+    places = rf"({pause}, {barrier}|{barrier}, {pause})"
+    assert re.fullmatch(rf"simt: {blocks} blocks wait for each other for ever: {places}\n", ran.stderr), ran.stderr
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("wave", WAVES)
+@pytest.mark.parametrize("fault", ["shuffle_with_returned", "dynamic_shared_not_written", "static_shared_together"])
+def test_value_that_no_thread_gave_is_a_wrong_result(
+    run_faults: RunFaults, fault: str, wave: int, seed: int | None
+) -> None:
+    assert run_faults(fault, NONE, wave, seed=seed).returncode == WRONG
 
 
 def test_wave_taken_to_be_64_lanes_wide_is_wrong_at_32_only(run_faults: RunFaults) -> None:
@@ -182,6 +218,9 @@ def test_lanes_of_a_wave_meet_at_a_shuffle_in_any_order(run_faults: RunFaults, w
 
 
 @pytest.mark.parametrize("wave", WAVES)
-def test_launch_of_too_many_threads_is_refused(run_faults: RunFaults, wave: int) -> None:
-    ran = run_faults("too_many_threads", NONE, wave)
-    assert (ran.returncode, ran.stderr) == (REFUSED, "too_many_threads: launch refused\n")
+@pytest.mark.parametrize(
+    "fault", ["too_many_threads", "too_many_blocks", "too_many_threads_together", "too_much_shared"]
+)
+def test_launch_that_no_device_takes_is_refused(run_faults: RunFaults, fault: str, wave: int) -> None:
+    ran = run_faults(fault, NONE, wave)
+    assert (ran.returncode, ran.stderr) == (REFUSED, f"{fault}: launch refused\n")
