@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from harness.metrics import samples, scrape
 from harness.real_tensors import RealTensor, load
 from harness.reference import DTYPES, assert_close, masked_scores
 from harness.server_process import ServerProcess
-from prometheus_client.parser import text_string_to_metric_families
 from softmaxd_client import ResourceExhaustedError, SoftmaxClient
 
 BACKEND = os.environ.get("SOFTMAXD_TEST_GPU", "")
@@ -32,16 +31,6 @@ def server() -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[SoftmaxClient]:
     with SoftmaxClient(server.target) as client:
         yield client
-
-
-def samples(server: ServerProcess) -> dict[tuple[str, ...], float]:
-    """Scrape: (name, label values sorted by their labels' names) -> value."""
-    text = urllib.request.urlopen(f"{server.metrics_url}/metrics").read().decode()
-    return {
-        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def check_variant(client: SoftmaxClient, x: np.ndarray) -> np.ndarray:
@@ -92,15 +81,16 @@ def test_phases_by_device_events_are_plausible_beside_the_request(
 ) -> None:
     x = np.random.default_rng(1).standard_normal((rows, cols), dtype=np.float32)
     client.softmax(x)
-    before = samples(server)
+    before = samples(scrape(server.metrics_url))
     for _ in range(10):
         client.softmax(x)
-    after = samples(server)
+    after = samples(scrape(server.metrics_url))
     seconds = {
-        phase: after["softmaxd_phase_seconds_sum", phase] - before["softmaxd_phase_seconds_sum", phase]
+        phase: after["softmaxd_phase_seconds_sum", ("phase", phase)]
+        - before["softmaxd_phase_seconds_sum", ("phase", phase)]
         for phase in PHASES
     }
-    whole = ("softmaxd_request_seconds_sum", "OK", "Softmax", "inline")
+    whole = ("softmaxd_request_seconds_sum", ("code", "OK"), ("method", "Softmax"), ("transport", "inline"))
     print(f"{rows} x {cols}: {seconds}, requests {after[whole] - before[whole]}")  # noqa: T201 # for the log
     assert min(seconds.values()) > 0
     assert sum(seconds.values()) <= after[whole] - before[whole]
@@ -108,7 +98,7 @@ def test_phases_by_device_events_are_plausible_beside_the_request(
     assert seconds["upload"] + seconds["download"] >= 10 * x.nbytes / 64e9
     assert seconds["kernel"] >= 10 * min(x.nbytes, 1 << 20) / 10e12
     count = "softmaxd_phase_seconds_count"
-    assert all(after[count, phase] - before[count, phase] == 10 for phase in PHASES)
+    assert all(after[count, ("phase", phase)] - before[count, ("phase", phase)] == 10 for phase in PHASES)
 
 
 def test_tensor_over_the_device_pool_is_refused_and_the_server_goes_on() -> None:

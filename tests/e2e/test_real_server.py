@@ -7,12 +7,12 @@ import json
 import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.metrics import samples, scrape
 from harness.real_tensors import RealTensor, load
 from harness.reference import DTYPES, assert_close, masked_scores
 from harness.server_process import ServerProcess
@@ -129,9 +129,8 @@ def test_info_and_ping_answer(server: ServerProcess) -> None:
 
 def test_metrics_count_what_was_answered(server: ServerProcess, client: SoftmaxClient) -> None:
     def count() -> float:
-        text = urllib.request.urlopen(f"{server.metrics_url}/metrics").read().decode()
-        prefix = 'softmaxd_request_seconds_count{code="OK",method="Softmax",transport="inline"}'
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(prefix))
+        series = ("softmaxd_request_seconds_count", ("code", "OK"), ("method", "Softmax"), ("transport", "inline"))
+        return samples(scrape(server.metrics_url))[series]
 
     before = count()
     for _ in range(7):

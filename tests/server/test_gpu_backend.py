@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import urllib.request
 
 import grpc
 import numpy as np
 import pytest
 from harness import simulated_gpu
+from harness.metrics import samples, scrape
 from harness.reference import assert_close
-from prometheus_client.parser import text_string_to_metric_families
 from softmaxd_proto import dtypes
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_proto.v1.softmax_pb2_grpc import SoftmaxServiceStub
@@ -34,18 +33,15 @@ def values(seed, shape, dtype="float32"):
     return (np.random.default_rng(seed).standard_normal(shape) * 4).astype(dtypes.BY_NAME[dtype].numpy)
 
 
-def scrape(server):
-    return urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics").read().decode()
+def scraped(server):
+    """Return the metrics as Prometheus sees them."""
+    return samples(scrape(f"http://127.0.0.1:{server.metrics_port}"))
 
 
 def allocations(server):
-    """Return softmaxd_pool_allocations by pool, as Prometheus sees it."""
-    return {
-        sample.labels["pool"]: sample.value
-        for family in text_string_to_metric_families(scrape(server))
-        for sample in family.samples
-        if sample.name == "softmaxd_pool_allocations_total"
-    }
+    """Return softmaxd_pool_allocations by pool."""
+    name = "softmaxd_pool_allocations_total"
+    return {dict(labels)["pool"]: value for (found, *labels), value in scraped(server).items() if found == name}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -141,9 +137,9 @@ async def test_phases_are_in_the_metrics(gpu, serve, dial, make_request):
     stub = SoftmaxServiceStub(dial(server))
     for _ in range(5):
         await stub.Softmax(make_request(values(8, (3, 50))))
-    text = scrape(server)
+    found = scraped(server)
     for phase in ("upload", "kernel", "download"):
-        assert f'softmaxd_phase_seconds_count{{phase="{phase}"}} 5.0' in text
+        assert found["softmaxd_phase_seconds_count", ("phase", phase)] == 5
 
 
 def test_simulated_device_without_memory_gives_idle_buffers_back_before_it_refuses(monkeypatch, open_backend):

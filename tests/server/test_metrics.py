@@ -3,8 +3,8 @@ from __future__ import annotations
 import grpc
 import numpy as np
 import pytest
+from harness.metrics import samples
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_proto.v1.softmax_pb2_grpc import SoftmaxServiceStub
 from softmaxd_server.backends.base import PoolUse
@@ -14,10 +14,7 @@ from softmaxd_server.statuses import ALL_CODES
 
 
 def _samples(metrics):
-    families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
-    return {
-        (sample.name, *sorted(sample.labels.items())): sample.value for family in families for sample in family.samples
-    }
+    return samples(generate_latest(metrics.registry).decode())
 
 
 def _count(samples, method, code):
