@@ -74,19 +74,20 @@ $(SANITIZED)/passed/%: $(SANITIZED)/%
 	SIMT_SEED=1 $< --quick
 	@mkdir -p $(@D) && touch $@
 
-$(SANITIZED)/cpu-%: tests/native/sanitized.cpp $(wildcard native/src/cpu/*.cpp native/src/cpu/*.h) native/src/dtype.cpp
+$(SANITIZED)/cpu-%: tests/native/sanitized.cpp native/src/dtype.cpp \
+  $(wildcard native/src/cpu/*.cpp native/src/cpu/*.h native/include/softmaxd/*.h) | $(VENV)/made.stamp
 	@mkdir -p $(@D)
 	$(SANITIZED_COMPILE) $(filter %.cpp,$^) -lhwy -o $@
 
-$(SANITIZED)/kernels-32-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS) $(SIMULATOR)
+$(SANITIZED)/kernels-32-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS) $(SIMULATOR) | $(VENV)/made.stamp
 	@mkdir -p $(@D)
 	$(SIMULATED_COMPILE) -DSIMT_WAVE=32 -x c++ $(filter %.hip %.cpp,$^) -o $@
 
-$(SANITIZED)/kernels-64-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS) $(SIMULATOR)
+$(SANITIZED)/kernels-64-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS) $(SIMULATOR) | $(VENV)/made.stamp
 	@mkdir -p $(@D)
 	$(SIMULATED_COMPILE) -DSIMT_WAVE=64 -x c++ $(filter %.hip %.cpp,$^) -o $@
 
-$(SANITIZED)/context-%: tests/native/gpu/context_test.cpp $(GPU_CORE) $(HOST_SOURCES) $(GPU_HEADERS) $(SIMULATOR)
+$(SANITIZED)/context-%: tests/native/gpu/context_test.cpp $(GPU_CORE) $(HOST_SOURCES) $(GPU_HEADERS) $(SIMULATOR) | $(VENV)/made.stamp
 	@mkdir -p $(@D)
 	$(SIMULATED_COMPILE) -x c++ $(filter %.hip %.cpp,$^) -o $@
 

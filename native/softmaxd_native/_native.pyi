@@ -1,6 +1,9 @@
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from typing_extensions import Buffer
+
+_Seconds = TypeVar("_Seconds")
 
 gpu_runtime: str | None
 """The GPU runtime that this build was made for, "hip" or "cuda"; None where it was built for the CPU alone."""
@@ -9,12 +12,10 @@ class InvalidArgument(ValueError): ...
 class Unsupported(RuntimeError): ...
 class DeviceError(RuntimeError): ...
 
-class CpuContext:
-    def __init__(self, threads: int = 0, target: str = "") -> None: ...
+# Only here: what both contexts have.
+class _Context(Generic[_Seconds]):
     @property
     def threads(self) -> int: ...
-    @property
-    def target(self) -> str: ...
     @property
     def variants(self) -> list[tuple[str, str]]: ...
     @property
@@ -30,7 +31,7 @@ class CpuContext:
         *,
         zero_masked_rows: bool = False,
         variant: str = "",
-    ) -> float: ...
+    ) -> _Seconds: ...
     def softmax_message(
         self,
         prefix: bytes,
@@ -41,44 +42,20 @@ class CpuContext:
         *,
         zero_masked_rows: bool = False,
         variant: str = "",
-    ) -> tuple[bytes, float]: ...
+    ) -> tuple[bytes, _Seconds]: ...
 
-class GpuContext:
+class CpuContext(_Context[float]):
+    def __init__(self, threads: int = 0, target: str = "") -> None: ...
+    @property
+    def target(self) -> str: ...
+
+class GpuContext(_Context[tuple[float, float, float]]):
     def __init__(
         self, *, devices: Sequence[int], max_basic_columns: int, threads: int = 0, device_pool_bytes: int = 0
     ) -> None: ...
-    @property
-    def threads(self) -> int: ...
     def warm_up(self) -> None: ...
     @property
     def devices(self) -> list[tuple[int, str, int]]: ...
-    @property
-    def variants(self) -> list[tuple[str, str]]: ...
-    @property
-    def pools(self) -> list[tuple[str, int, int, int]]: ...
-    def plan(self, rows: int, cols: int, dtype: str, variant: str = "") -> tuple[str, int, int]: ...
-    def softmax(
-        self,
-        source: Buffer,
-        destination: Buffer,
-        rows: int,
-        cols: int,
-        dtype: str,
-        *,
-        zero_masked_rows: bool = False,
-        variant: str = "",
-    ) -> tuple[float, float, float]: ...
-    def softmax_message(
-        self,
-        prefix: bytes,
-        source: Buffer,
-        rows: int,
-        cols: int,
-        dtype: str,
-        *,
-        zero_masked_rows: bool = False,
-        variant: str = "",
-    ) -> tuple[bytes, tuple[float, float, float]]: ...
 
 def targets() -> list[str]: ...
 def gpu_devices() -> list[tuple[int, str, int]]: ...

@@ -79,13 +79,19 @@ def test_gpu_unknown_value_is_an_error_that_names_the_allowed(tmp_path: Path) ->
     assert 'SOFTMAXD_GPU is "ROCM"; allowed are AUTO, NONE, HIP and CUDA' in said
 
 
-@needs_hipcc
-def test_gpu_hip_by_name_is_taken(tmp_path: Path) -> None:
-    status, said = configure(tmp_path, SOFTMAXD_GPU="HIP")
+@pytest.mark.parametrize(
+    ("runtime", "compiler", "architectures", "library"),
+    [
+        pytest.param("HIP", "hipcc", "gfx906", "amdhip64", marks=needs_hipcc),
+        pytest.param("CUDA", "nvcc", "75-virtual;90", "cudart_static", marks=needs_nvcc),
+    ],
+)
+def test_gpu_by_name_is_taken(runtime: str, compiler: str, architectures: str, library: str, tmp_path: Path) -> None:
+    status, said = configure(tmp_path, SOFTMAXD_GPU=runtime)
     assert status == 0, said
-    assert f"softmaxd: GPU support: HIP (hipcc {shutil.which('hipcc')}, gfx906)" in said
+    assert f"softmaxd: GPU support: {runtime} ({compiler} {shutil.which(compiler)}, {architectures})" in said
     assert "softmax_basic.hip.o" in linked(tmp_path)
-    assert "amdhip64" in linked(tmp_path)
+    assert library in linked(tmp_path)
 
 
 @needs_hipcc
@@ -94,15 +100,6 @@ def test_gpu_hip_for_an_architecture_that_hipcc_lacks_is_an_error_with_its_words
     assert status != 0
     assert "cannot compile a kernel for gfx906;gfx0: " in said
     assert "invalid target ID 'gfx0'" in said
-
-
-@needs_nvcc
-def test_gpu_cuda_by_name_is_taken(tmp_path: Path) -> None:
-    status, said = configure(tmp_path, SOFTMAXD_GPU="CUDA")
-    assert status == 0, said
-    assert f"softmaxd: GPU support: CUDA (nvcc {shutil.which('nvcc')}, 75-virtual;90)" in said
-    assert "softmax_basic.hip.o" in linked(tmp_path)
-    assert "cudart_static" in linked(tmp_path)
 
 
 @pytest.mark.parametrize(

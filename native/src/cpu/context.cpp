@@ -14,18 +14,9 @@
 namespace softmaxd {
 namespace {
 
-constexpr std::size_t kMaxThreads = 1024;
 // Up to here AVX2 is used where there is AVX-512: for 2 us of work the wide registers win 0.4 us, but on a server whose
 // next work is a network stack they cost 4 us a request (bench/README.md). The bits are the same.
 constexpr std::size_t kNarrowBytes = 16 * 1024;
-
-std::size_t thread_count(std::size_t asked) {
-  if (asked > kMaxThreads) {
-    throw InvalidArgument("threads is " + std::to_string(asked) + "; at most " + std::to_string(kMaxThreads) +
-                          " are allowed, and 0 takes what the machine grants");
-  }
-  return asked == 0 ? cpu::usable_threads() : asked;
-}
 
 std::string target_name(std::string_view asked) {
   const std::vector<std::string> targets = cpu::leaf_kernel_targets();
@@ -70,7 +61,7 @@ struct CpuContext::Impl {
       : target(target_name(asked_target)),
         kernels(kernel_table(target)),
         narrow_kernels(kernel_table(asked_target.empty() ? narrow_target(target) : target)),
-        limits{thread_count(asked_threads), cached_columns()},
+        limits{cpu::thread_count(asked_threads), cached_columns()},
         pool(limits.threads - 1),
         workspaces(cpu::workspace_bytes(limits.cached_columns)) {}
 

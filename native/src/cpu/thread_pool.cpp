@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+
+#include "softmaxd/error.h"
 
 namespace softmaxd::cpu {
 namespace {
+
+constexpr std::size_t kMaxThreads = 1024;
 
 // For so long a thread looks out before it sleeps, a caller for its helpers' last pieces, a helper for the next call: a
 // piece takes 5 to 20 us, and to be woken takes 30 us and more on a virtual machine.
@@ -17,6 +22,14 @@ void look_out(Condition holds) {
 }
 
 }  // namespace
+
+std::size_t thread_count(std::size_t asked, std::size_t most) {
+  if (asked > kMaxThreads) {
+    throw InvalidArgument("threads is " + std::to_string(asked) + "; at most " + std::to_string(kMaxThreads) +
+                          " are allowed, and 0 takes what the machine grants");
+  }
+  return asked == 0 ? std::min(most, usable_threads()) : asked;
+}
 
 ThreadPool::ThreadPool(std::size_t helpers) : allowed_cpus_(allowed_cpus()), helpers_(helpers) {
   for (Helper& helper : helpers_) helper.thread = std::thread([this, &helper] { help(helper); });

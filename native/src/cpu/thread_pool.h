@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -22,6 +23,9 @@ class SharedWork {
   // Called by the thread that asked and by every helper that is free, at the same time.
   virtual void participate() = 0;
 };
+
+// Returns `asked`, or for 0 what the machine grants, `most` at most. Throws InvalidArgument for more than 1024.
+std::size_t thread_count(std::size_t asked, std::size_t most = SIZE_MAX);
 
 class ThreadPool {
  public:

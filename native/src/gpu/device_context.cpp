@@ -7,12 +7,12 @@
 namespace softmaxd::gpu {
 namespace {
 
+void choose_device(int index) { check(set_device(index), "choosing the device"); }
+
 // The first step of making a context: what follows is made on this device.
 GpuDevice open(int index) {
-  check(set_device(index), "choosing the device");
-  DeviceProperties properties;
-  check(device_properties(&properties, index), "asking for the device's properties");
-  return {index, product_name(properties), static_cast<std::size_t>(properties.multiProcessorCount)};
+  choose_device(index);
+  return describe_device(index);
 }
 
 std::size_t pool_limit(std::size_t asked) {
@@ -51,6 +51,12 @@ Lane::~Lane() {
   disregard(destroy_stream(stream));
 }
 
+GpuDevice describe_device(int index) {
+  DeviceProperties properties;
+  check(device_properties(&properties, index), "asking for the device's properties");
+  return {index, product_name(properties), static_cast<std::size_t>(properties.multiProcessorCount)};
+}
+
 DeviceContext::DeviceContext(int index, std::size_t lane_count, std::size_t pool_bytes)
     : device(open(index)),
       device_pool("device:" + std::to_string(index), {allocate_device, release_device}, pool_limit(pool_bytes)),
@@ -62,6 +68,6 @@ DeviceContext::DeviceContext(int index, std::size_t lane_count, std::size_t pool
   pinned_pool.reserve(kPieceBytes, lane_count * Lane::kSlots);
 }
 
-void DeviceContext::make_current() const { check(set_device(device.index), "choosing the device"); }
+void DeviceContext::make_current() const { choose_device(device.index); }
 
 }  // namespace softmaxd::gpu

@@ -65,6 +65,9 @@ struct Lane {
   Slot slots[kSlots];
 };
 
+// Throws DeviceError.
+GpuDevice describe_device(int index);
+
 struct DeviceContext {
   // Makes `lanes` lanes, and the memory that all of them take at once.
   // pool_bytes: the bound of the device's pool; 0 for 80 % of what is free now. Throws OutOfMemory, DeviceError.

@@ -15,7 +15,6 @@
 namespace softmaxd {
 namespace {
 
-constexpr std::size_t kMaxThreads = 1024;
 // More do not copy faster: bench/README.md.
 constexpr std::size_t kDefaultThreads = 8;
 // Calls that copy at the same time without waiting for a lane, besides the helping threads.
@@ -33,14 +32,6 @@ int device_count() {
   if (error == gpu::kSuccess && count > 0) return count;
   const std::string reason = error == gpu::kSuccess ? "the runtime sees none" : gpu::error_name(error);
   throw Unsupported("no " + upper_case(gpu::kRuntimeName) + " device (" + reason + ")");
-}
-
-std::size_t thread_count(std::size_t asked) {
-  if (asked > kMaxThreads) {
-    throw InvalidArgument("threads is " + std::to_string(asked) + "; at most " + std::to_string(kMaxThreads) +
-                          " are allowed, and 0 lets the library decide");
-  }
-  return asked == 0 ? std::min(kDefaultThreads, cpu::usable_threads()) : asked;
 }
 
 // The devices that were asked for, each once.
@@ -74,11 +65,8 @@ const char* gpu_runtime() { return gpu::kRuntimeName; }
 
 std::vector<GpuDevice> gpu_devices() {
   std::vector<GpuDevice> devices;
-  for (int index = 0; index < device_count(); ++index) {
-    gpu::DeviceProperties properties;
-    gpu::check(gpu::device_properties(&properties, index), "asking for the device's properties");
-    devices.push_back({index, gpu::product_name(properties), static_cast<std::size_t>(properties.multiProcessorCount)});
-  }
+  const int count = device_count();
+  for (int index = 0; index < count; ++index) devices.push_back(gpu::describe_device(index));
   return devices;
 }
 
@@ -90,7 +78,9 @@ struct GpuContext::Impl {
   };
 
   explicit Impl(const GpuOptions& options)
-      : max_basic_columns(options.max_basic_columns), threads(thread_count(options.threads)), pool(threads - 1) {
+      : max_basic_columns(options.max_basic_columns),
+        threads(cpu::thread_count(options.threads, kDefaultThreads)),
+        pool(threads - 1) {
     if (max_basic_columns == 0) throw InvalidArgument("max_basic_columns is 0; it must be 1 or more");
     for (const int index : chosen_devices(options.devices)) {
       devices.push_back(std::make_unique<Device>(index, threads + kCallers, options.device_pool_bytes));
@@ -111,18 +101,30 @@ struct GpuContext::Impl {
     throw InvalidArgument("there is no variant '" + std::string(name) + "'; there are:" + names);
   }
 
-  Device& take_least_loaded(std::size_t bytes) {
-    const std::lock_guard lock(mutex);
-    Device& device = **std::min_element(devices.begin(), devices.end(),
-                                        [](const auto& a, const auto& b) { return a->load_bytes < b->load_bytes; });
-    device.load_bytes += bytes;
-    return device;
-  }
+  // A call's load on the device that had the least when it came; it ends with the call, however that ends.
+  class Load {
+   public:
+    Load(Impl& impl, std::size_t bytes) : impl_(impl), bytes_(bytes) {
+      const std::lock_guard lock(impl_.mutex);
+      device_ = std::min_element(impl_.devices.begin(), impl_.devices.end(), [](const auto& a, const auto& b) {
+                  return a->load_bytes < b->load_bytes;
+                })->get();
+      device_->load_bytes += bytes_;
+    }
+    ~Load() {
+      const std::lock_guard lock(impl_.mutex);
+      device_->load_bytes -= bytes_;
+    }
+    Load(const Load&) = delete;
+    Load& operator=(const Load&) = delete;
 
-  void leave(Device& device, std::size_t bytes) {
-    const std::lock_guard lock(mutex);
-    device.load_bytes -= bytes;
-  }
+    gpu::DeviceContext& context() const { return device_->context; }
+
+   private:
+    Impl& impl_;
+    const std::size_t bytes_;
+    Device* device_;
+  };
 
   const std::size_t max_basic_columns;
   const std::size_t threads;
@@ -160,22 +162,18 @@ Phases GpuContext::softmax(const void* source, void* destination, const Matrix& 
   if (matrix.rows == 0 || matrix.cols == 0) return {};
   const gpu::Request request{static_cast<const std::byte*>(source), static_cast<std::byte*>(destination), matrix,
                              options};
-  const std::size_t bytes = matrix.rows * matrix.cols * item_size(matrix.dtype);
-  Impl::Device& device = impl_->take_least_loaded(bytes);
-  const auto context = [&](const std::exception& error) {
+  const Impl::Load load(*impl_, matrix.rows * matrix.cols * item_size(matrix.dtype));
+  gpu::DeviceContext& device = load.context();
+  const auto with_circumstances = [&](const std::exception& error) {
     return std::string(error.what()) + " (" + std::string(chosen.name) + ", " + describe(matrix) + ", device " +
-           std::to_string(device.context.device.index) + ")";
+           std::to_string(device.device.index) + ")";
   };
   try {
-    const Phases phases = gpu::run_pipeline(device.context, impl_->pool, chosen, request);
-    impl_->leave(device, bytes);
-    return phases;
+    return gpu::run_pipeline(device, impl_->pool, chosen, request);
   } catch (const OutOfMemory& error) {
-    impl_->leave(device, bytes);
-    throw OutOfMemory(context(error));
+    throw OutOfMemory(with_circumstances(error));
   } catch (const DeviceError& error) {
-    impl_->leave(device, bytes);
-    throw DeviceError(context(error));
+    throw DeviceError(with_circumstances(error));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/element.h"
 #include "gpu/exponential.h"
@@ -22,9 +23,6 @@ inline constexpr unsigned kLeafLanes = 32;
 // Leaves, or groups, that are joined at once.
 inline constexpr std::size_t kGroupSize = 32;
 
-__host__ __device__ constexpr std::size_t groups_of(std::size_t count, std::size_t size) {
-  return (count + size - 1) / size;
-}
 __host__ __device__ constexpr std::size_t leaf_count(std::size_t cols) { return groups_of(cols, kLeafColumns); }
 
 // Reduces over the 2, 4, ... 32 lanes whose numbers differ in the low bits alone; each of them gets the result, with
@@ -66,7 +64,6 @@ class LeafPart {
  public:
   using Item = typename Element::Item;
   static constexpr unsigned kVectorItems = 16 / sizeof(Item);
-  static constexpr unsigned kColumns = kVectors * kLanes * kVectorItems;
 
   // Reads what is there of `cols` columns. kAligned: `leaf` and `cols` are multiples of 16 bytes.
   template <bool kAligned>
@@ -150,10 +147,19 @@ class LeafPart {
 template <class Element>
 using WholeLeaf = LeafPart<Element, kLeafColumns * sizeof(typename Element::Item) / 16 / kLeafLanes>;
 
-// Whether all rows of a matrix start and end at multiples of 16 bytes.
-inline bool is_aligned(const void* source, const void* destination, const Matrix& matrix) {
-  const auto addresses = reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(destination);
-  return (addresses | matrix.cols * item_size(matrix.dtype)) % 16 == 0;
+// Whether all rows of a job's matrices start and end at multiples of 16 bytes.
+inline bool is_aligned(const Job& job) {
+  const auto addresses =
+      reinterpret_cast<std::uintptr_t>(job.source) | reinterpret_cast<std::uintptr_t>(job.destination);
+  return (addresses | job.matrix.cols * item_size(job.matrix.dtype)) % 16 == 0;
+}
+
+// Calls act(element, aligned) with the job's element type, and with std::true_type or std::false_type as is_aligned().
+template <class Act>
+Error with_element_and_alignment(const Job& job, Act act) {
+  return with_element(job.matrix.dtype, [&](auto element) {
+    return is_aligned(job) ? act(element, std::true_type{}) : act(element, std::false_type{});
+  });
 }
 
 }  // namespace softmaxd::gpu

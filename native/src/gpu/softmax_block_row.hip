@@ -26,13 +26,12 @@ __global__ void __launch_bounds__(kMaxBlockThreads)
   part.template write<kAligned>(destination + start, lane, leaf_cols, leaf_factor(stats.max, row, zero_masked_rows));
 }
 
-template <class Element>
+template <class Element, bool kAligned>
 Error run(const Job& job) {
-  const bool is_aligned_job = is_aligned(job.source, job.destination, job.matrix);
-  const auto kernel = is_aligned_job ? softmax_block_row<Element, true> : softmax_block_row<Element, false>;
   const auto threads = static_cast<unsigned>(leaf_count(job.matrix.cols)) * kLeafLanes;
   return for_each_launch(job.matrix.rows, [&](std::size_t first, std::size_t blocks) {
-    return launch(kernel, blocks, threads, job.stream, static_cast<const typename Element::Item*>(job.source),
+    return launch(softmax_block_row<Element, kAligned>, blocks, threads, job.stream,
+                  static_cast<const typename Element::Item*>(job.source),
                   static_cast<typename Element::Item*>(job.destination), first, static_cast<unsigned>(job.matrix.cols),
                   job.options.zero_masked_rows);
   });
@@ -43,7 +42,8 @@ Error run(const Job& job) {
 std::size_t block_row_max_columns() { return kMaxBlockThreads / kLeafLanes * kLeafColumns; }
 
 Error run_block_row(const Job& job) {
-  return with_element(job.matrix.dtype, [&](auto element) { return run<decltype(element)>(job); });
+  return with_element_and_alignment(
+      job, [&](auto element, auto aligned) { return run<decltype(element), aligned.value>(job); });
 }
 
 }  // namespace softmaxd::gpu

@@ -13,9 +13,7 @@ constexpr unsigned kItems = 4;
 constexpr std::size_t kTileColumns = kThreads * kItems;
 static_assert(kTileColumns == kFivePassTileColumns);
 
-__host__ __device__ constexpr std::size_t tile_count(std::size_t cols) {
-  return (cols + kTileColumns - 1) / kTileColumns;
-}
+__host__ __device__ constexpr std::size_t tile_count(std::size_t cols) { return groups_of(cols, kTileColumns); }
 
 // One tile of one row, by the block's number.
 struct Tile {

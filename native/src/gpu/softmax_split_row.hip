@@ -142,10 +142,8 @@ std::size_t split_row_workspace_bytes(const Matrix& matrix) {
 }
 
 Error run_split_row(const Job& job) {
-  return with_element(job.matrix.dtype, [&](auto element) {
-    using Element = decltype(element);
-    return is_aligned(job.source, job.destination, job.matrix) ? run<Element, true>(job) : run<Element, false>(job);
-  });
+  return with_element_and_alignment(
+      job, [&](auto element, auto aligned) { return run<decltype(element), aligned.value>(job); });
 }
 
 }  // namespace softmaxd::gpu

@@ -25,12 +25,10 @@ __global__ void __launch_bounds__(kThreads)
   part.template write<kAligned>(destination + start, lane, own_cols, leaf_factor(stats.max, stats, zero_masked_rows));
 }
 
-template <class Element, unsigned kVectors, unsigned kLanes>
+template <class Element, bool kAligned, unsigned kVectors, unsigned kLanes>
 Error run_with(const Job& job) {
   constexpr std::size_t kRows = kThreads / kLanes;
-  const bool is_aligned_job = is_aligned(job.source, job.destination, job.matrix);
-  const auto kernel = is_aligned_job ? softmax_warp_row<Element, kVectors, kLanes, true>
-                                     : softmax_warp_row<Element, kVectors, kLanes, false>;
+  const auto kernel = softmax_warp_row<Element, kVectors, kLanes, kAligned>;
   return for_each_launch(groups_of(job.matrix.rows, kRows), [&](std::size_t first, std::size_t blocks) {
     return launch(kernel, blocks, kThreads, job.stream, static_cast<const typename Element::Item*>(job.source),
                   static_cast<typename Element::Item*>(job.destination), first * kRows, job.matrix.rows,
@@ -39,27 +37,28 @@ Error run_with(const Job& job) {
 }
 
 // The least lanes and vectors that hold a row.
-template <class Element>
+template <class Element, bool kAligned>
 Error run(const Job& job) {
   constexpr std::size_t kVectorItems = 16 / sizeof(typename Element::Item);
   const std::size_t vectors = groups_of(job.matrix.cols, kVectorItems);
-  if (vectors <= 1) return run_with<Element, 1, 1>(job);
-  if (vectors <= 2) return run_with<Element, 1, 2>(job);
-  if (vectors <= 4) return run_with<Element, 1, 4>(job);
-  if (vectors <= 8) return run_with<Element, 1, 8>(job);
-  if (vectors <= 16) return run_with<Element, 1, 16>(job);
-  if (vectors <= 32) return run_with<Element, 1, 32>(job);
-  if (vectors <= 64) return run_with<Element, 2, 32>(job);
+  if (vectors <= 1) return run_with<Element, kAligned, 1, 1>(job);
+  if (vectors <= 2) return run_with<Element, kAligned, 1, 2>(job);
+  if (vectors <= 4) return run_with<Element, kAligned, 1, 4>(job);
+  if (vectors <= 8) return run_with<Element, kAligned, 1, 8>(job);
+  if (vectors <= 16) return run_with<Element, kAligned, 1, 16>(job);
+  if (vectors <= 32) return run_with<Element, kAligned, 1, 32>(job);
+  if (vectors <= 64) return run_with<Element, kAligned, 2, 32>(job);
   if constexpr (kVectorItems == 4) {
-    if (vectors > 128) return run_with<Element, 8, 32>(job);
+    if (vectors > 128) return run_with<Element, kAligned, 8, 32>(job);
   }
-  return run_with<Element, 4, 32>(job);
+  return run_with<Element, kAligned, 4, 32>(job);
 }
 
 }  // namespace
 
 Error run_warp_row(const Job& job) {
-  return with_element(job.matrix.dtype, [&](auto element) { return run<decltype(element)>(job); });
+  return with_element_and_alignment(
+      job, [&](auto element, auto aligned) { return run<decltype(element), aligned.value>(job); });
 }
 
 }  // namespace softmaxd::gpu

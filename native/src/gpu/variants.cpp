@@ -27,8 +27,7 @@ Plan plan_of(const Matrix& matrix, const Variant& variant) {
   if (variant.max_tile_columns == 0 || matrix.cols <= variant.max_tile_columns) {
     return {variant.name.data(), matrix.cols, 1};
   }
-  const std::size_t tiles = (matrix.cols + variant.max_tile_columns - 1) / variant.max_tile_columns;
-  return {variant.name.data(), variant.max_tile_columns, tiles};
+  return {variant.name.data(), variant.max_tile_columns, groups_of(matrix.cols, variant.max_tile_columns)};
 }
 
 }  // namespace softmaxd::gpu

@@ -44,6 +44,11 @@ const std::array<Variant, kVariantCount>& variants();
 
 Plan plan_of(const Matrix& matrix, const Variant& variant);
 
+// Groups of `size` that `count` things make; the last may be smaller.
+__host__ __device__ constexpr std::size_t groups_of(std::size_t count, std::size_t size) {
+  return (count + size - 1) / size;
+}
+
 inline constexpr std::size_t kFivePassTileColumns = 1024;
 inline constexpr std::size_t kLeafColumns = 1024;  // leaf.h
 inline constexpr std::size_t kAnyColumns = SIZE_MAX;

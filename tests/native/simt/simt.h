@@ -15,9 +15,9 @@
 // a template a section of its own, so that they cannot be found and overwritten between blocks.)
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "block.h"
 
@@ -43,26 +43,7 @@ using __half = _Float16;
 inline float __half2float(__half x) { return static_cast<float>(x); }
 inline __half __float2half(float x) { return static_cast<__half>(x); }
 
-inline float __uint_as_float(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-inline std::uint32_t __float_as_uint(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-inline __half __ushort_as_half(std::uint16_t bits) {
-  __half x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-inline std::uint16_t __half_as_ushort(__half x) {
-  std::uint16_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
+inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
+inline __half __ushort_as_half(std::uint16_t bits) { return std::bit_cast<__half>(bits); }
+inline std::uint16_t __half_as_ushort(__half x) { return std::bit_cast<std::uint16_t>(x); }
