@@ -17,7 +17,7 @@ HOST_SOURCES := native/src/cpu/thread_pool.cpp native/src/cpu/topology.cpp nativ
 # Programs that were built for a run are kept.
 .SECONDARY:
 
-.PHONY: help setup demo test test-gpu bench-gpu sanitize lint format bench clean
+.PHONY: help setup demo test test-gpu bench-gpu gpu-bundle sanitize lint format bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -116,6 +116,21 @@ test-gpu: $(GPU_BUILD)/kernels_test $(GPU_BUILD)/context_test ## Run kernels, de
 
 bench-gpu: $(GPU_BUILD)/libgpu_kernels.so ## Time the GPU kernels on an NVIDIA device beside a copy and PyTorch
 	python3 bench/gpu_kernels.py $<
+
+# NumPy comes with the PyTorch that the benchmarks need there.
+GPU_BUNDLE_PYTHON ?= 3.12
+GPU_BUNDLE_PACKAGES := grpcio grpcio-health-checking grpcio-reflection 'protobuf>=6.31.1,<7' ml-dtypes click rich \
+  prometheus-client pydantic-settings uvloop pytest pytest-asyncio hypothesis pybind11
+HWY_LIBRARY_DIR = $(dir $(firstword $(wildcard /usr/lib/*/libhwy.so)))
+
+gpu-bundle: setup $(GPU_BUILD)/kernels_test $(GPU_BUILD)/context_test $(GPU_BUILD)/libgpu_kernels.so ## Collect in build/gpu what a GPU machine without a package index needs: tests/native/gpu/install_bundle.sh
+	rm -rf $(GPU_BUILD)/wheels $(GPU_BUILD)/hwy
+	$(BIN)/pip download --quiet --only-binary=:all: --python-version $(GPU_BUNDLE_PYTHON) --dest $(GPU_BUILD)/wheels $(GPU_BUNDLE_PACKAGES)
+	rm -f $(GPU_BUILD)/wheels/numpy-*.whl
+	mkdir -p $(GPU_BUILD)/hwy/usr/include $(GPU_BUILD)/hwy$(HWY_LIBRARY_DIR)cmake
+	cp -r /usr/include/hwy $(GPU_BUILD)/hwy/usr/include
+	cp -r $(HWY_LIBRARY_DIR)cmake/hwy $(GPU_BUILD)/hwy$(HWY_LIBRARY_DIR)cmake
+	cp -L $(HWY_LIBRARY_DIR)libhwy*.so* $(GPU_BUILD)/hwy$(HWY_LIBRARY_DIR)
 
 $(GPU_BUILD)/kernels_test: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GPU_HEADERS)
 	@mkdir -p $(@D)
