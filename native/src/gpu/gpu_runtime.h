@@ -73,6 +73,7 @@ inline const char* error_name(Error error) { return SOFTMAXD_NAME(GetErrorName)(
 // Returns the calling thread's last error and forgets it.
 inline Error last_error() { return SOFTMAXD_NAME(GetLastError)(); }
 
+inline Error driver_version(int* version) { return SOFTMAXD_NAME(DriverGetVersion)(version); }
 inline Error device_count(int* count) { return SOFTMAXD_NAME(GetDeviceCount)(count); }
 inline Error device_properties(DeviceProperties* properties, int device) {
   return SOFTMAXD_NAME(GetDeviceProperties)(properties, device);
@@ -149,6 +150,69 @@ Error launch_together(void (*kernel)(Parameters...), std::size_t blocks, unsigne
   return std::apply(start, values);
 #endif
 }
+
+// Clusters: blocks that are held at the same time and see each other's shared memory.
+#if defined(SOFTMAXD_SIMT) || defined(__CUDACC__)
+#define SOFTMAXD_HAS_CLUSTERS 1
+
+// Starts a launch of clusters of `cluster_blocks` blocks each; refused by the runtime where a device cannot hold one.
+// Each block has `shared_bytes` at dynamic_shared().
+template <class... Parameters, class... Arguments>
+Error launch_clusters(void (*kernel)(Parameters...), std::size_t clusters, unsigned cluster_blocks, unsigned threads,
+                      std::size_t shared_bytes, Stream stream, Arguments... arguments) {
+#if defined(SOFTMAXD_SIMT)
+  return simtLaunchClusters(stream, clusters, cluster_blocks, threads, shared_bytes, [=] { kernel(arguments...); });
+#else
+  // More than 8 blocks are for a device to allow.
+  const Error error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {cluster_blocks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * cluster_blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+#endif
+}
+
+// A barrier of all threads of a cluster, in two halves: what a thread wrote before it arrived is seen by those that
+// have waited.
+__device__ inline void arrive_at_cluster() {
+#if defined(SOFTMAXD_SIMT)
+  simt::arrive_at_cluster();
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline void wait_for_cluster() {
+#if defined(SOFTMAXD_SIMT)
+  simt::wait_for_cluster();
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// Where another block of the cluster, by its number there, has what this one has at `own` in its shared memory.
+template <class Value>
+__device__ Value* in_block_of_cluster(Value* own, unsigned block) {
+#if defined(SOFTMAXD_SIMT)
+  return reinterpret_cast<Value*>(simt::shared_of_cluster(reinterpret_cast<unsigned char*>(own), block));
+#elif __CUDA_ARCH__ >= 900
+  return static_cast<Value*>(__cluster_map_shared_rank(own, block));
+#else
+  static_cast<void>(block);
+  return own;
+#endif
+}
+#else
+#define SOFTMAXD_HAS_CLUSTERS 0
+#endif
 
 #undef SOFTMAXD_NAME
 

@@ -52,6 +52,35 @@ __device__ inline Stats join_lanes(const Stats& own) {
   return {max, reduce_lanes<Sum>(own.sum * ratio)};
 }
 
+// Joins a row's parts, up to 32 groups of 32; every thread of the block gets the result. All of them call it.
+// parts: (count), which this thread can see. of_groups: room for 32 in the block's shared memory.
+__device__ inline Stats join_parts(const Stats* parts, unsigned count, Stats* of_groups) {
+  // Groups of one warp whose parts are on their way at the same time: 4 on NVIDIA, 2 on AMD, for want of registers.
+  constexpr unsigned kRounds = kMaxBlockThreads / 256;
+  const unsigned lane = threadIdx.x % kLeafLanes;
+  if (count <= kGroupSize) return join_lanes(lane < count ? parts[lane] : no_stats());
+  const unsigned warps = blockDim.x / kLeafLanes;
+  const auto groups = static_cast<unsigned>(groups_of(count, kGroupSize));
+  // All lanes come to every round: 32 of them may be half a wave.
+  for (unsigned first = 0; first < groups; first += kRounds * warps) {
+    const unsigned own = first + threadIdx.x / kLeafLanes;
+    Stats read[kRounds];
+#pragma unroll
+    for (unsigned round = 0; round < kRounds; ++round) {
+      const unsigned part = (own + round * warps) * static_cast<unsigned>(kGroupSize) + lane;
+      read[round] = part < count ? parts[part] : no_stats();
+    }
+#pragma unroll
+    for (unsigned round = 0; round < kRounds; ++round) {
+      if (first + round * warps >= groups) break;
+      const Stats joined = join_lanes(read[round]);
+      if (lane == 0 && own + round * warps < groups) of_groups[own + round * warps] = joined;
+    }
+  }
+  __syncthreads();
+  return join_lanes(lane < groups ? of_groups[lane] : no_stats());
+}
+
 // What the exponentials of a leaf are multiplied by, to be the row's softmax.
 __device__ inline float leaf_factor(float leaf_max, const Stats& row, bool zero_masked_rows) {
   const float ratio = Exponential(leaf_max).ratio_to(Exponential(row.max));
@@ -141,6 +170,19 @@ class LeafPart {
   }
 
   float values_[kItems];
+};
+
+// Where a leaf of a matrix lies.
+struct LeafPlace {
+  std::size_t start;  // its first element; the row's, where there is nothing of the leaf
+  unsigned cols;      // what there is of it
+
+  __device__ LeafPlace(std::size_t row, std::size_t row_cols, std::size_t leaf) {
+    const std::size_t column = leaf * kLeafColumns;
+    const std::size_t left = column < row_cols ? row_cols - column : 0;
+    cols = static_cast<unsigned>(left < kLeafColumns ? left : kLeafColumns);
+    start = row * row_cols + (left == 0 ? 0 : column);
+  }
 };
 
 // A whole leaf in the registers of 32 lanes.

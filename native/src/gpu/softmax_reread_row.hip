@@ -10,19 +10,13 @@ namespace {
 constexpr unsigned kThreads = 128;
 constexpr std::size_t kGroupsABlock = kThreads / kLeafLanes;
 
-// A leaf of a row, by its number over all rows.
-struct LeafPlace {
+// A leaf by its number over all rows.
+struct NumberedLeaf {
   std::size_t row;
-  std::size_t start;  // its first element
-  unsigned cols;
+  LeafPlace place;
 
-  __device__ LeafPlace(std::size_t index, std::size_t row_cols) {
-    const std::size_t leaves = leaf_count(row_cols);
-    row = index / leaves;
-    const std::size_t column = (index - row * leaves) * kLeafColumns;
-    start = row * row_cols + column;
-    cols = static_cast<unsigned>(row_cols - column < kLeafColumns ? row_cols - column : kLeafColumns);
-  }
+  __device__ NumberedLeaf(std::size_t index, std::size_t cols)
+      : row(index / leaf_count(cols)), place(row, cols, index - row * leaf_count(cols)) {}
 };
 
 // The number of this thread's group of 32 lanes over all blocks of all launches.
@@ -35,11 +29,11 @@ __global__ void __launch_bounds__(kThreads) leaf_stats(const typename Element::I
                                                        std::size_t first, std::size_t count, Stats* of_leaves) {
   const std::size_t index = group_index(first);
   if (index >= count) return;  // all 32 lanes alike
-  const LeafPlace place(index, cols);
+  const NumberedLeaf leaf(index, cols);
   const unsigned lane = threadIdx.x % kLeafLanes;
-  WholeLeaf<Element> leaf;
-  leaf.template read<kAligned>(source + place.start, lane, place.cols);
-  const Stats stats = leaf.exponentiate();
+  WholeLeaf<Element> part;
+  part.template read<kAligned>(source + leaf.place.start, lane, leaf.place.cols);
+  const Stats stats = part.exponentiate();
   if (lane == 0) of_leaves[index] = stats;
 }
 
@@ -63,13 +57,13 @@ __global__ void __launch_bounds__(kThreads)
                  std::size_t first, std::size_t count, const Stats* top, unsigned row_tops, bool zero_masked_rows) {
   const std::size_t index = group_index(first);
   if (index >= count) return;
-  const LeafPlace place(index, cols);
+  const NumberedLeaf leaf(index, cols);
   const unsigned lane = threadIdx.x % kLeafLanes;
-  WholeLeaf<Element> leaf;
-  leaf.template read<kAligned>(source + place.start, lane, place.cols);
-  const Stats stats = leaf.exponentiate();
-  const Stats row = join_lanes(lane < row_tops ? top[place.row * row_tops + lane] : no_stats());
-  leaf.template write<kAligned>(destination + place.start, lane, place.cols,
+  WholeLeaf<Element> part;
+  part.template read<kAligned>(source + leaf.place.start, lane, leaf.place.cols);
+  const Stats stats = part.exponentiate();
+  const Stats row = join_lanes(lane < row_tops ? top[leaf.row * row_tops + lane] : no_stats());
+  part.template write<kAligned>(destination + leaf.place.start, lane, leaf.place.cols,
                                 leaf_factor(stats.max, row, zero_masked_rows));
 }
 

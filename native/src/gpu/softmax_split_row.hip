@@ -1,5 +1,7 @@
-// Many blocks a row, 32 lanes a leaf, in one launch: each block keeps its leaves in registers, publishes their stats,
-// waits once until all blocks of the row have, and writes. One read and one write, for few rows.
+// Many blocks a row, 32 lanes a leaf, in one launch: each block publishes the stats of its leaves, waits once until all
+// blocks of the row have, and writes. The leaves of its last tile stay in registers: of a row that the device can hold,
+// that is all there is, and it is read once. Of a longer row the other tiles are read again, those first that were read
+// last and may still be in the cache.
 #include <algorithm>
 
 #include "gpu/element.h"
@@ -20,6 +22,13 @@ struct SharedStats {
   Stats of_groups[kGroupSize];
 };
 
+// How a row is cut: into tiles of a leaf for each warp of a block; a block has every row_blocks-th tile.
+struct Cut {
+  unsigned row_blocks;
+  unsigned block_tiles;
+  unsigned row_parts;
+};
+
 // Waits until `blocks` blocks have come here. What they wrote before is seen after.
 __device__ void meet(unsigned* counter, unsigned blocks, bool is_first) {
   __syncthreads();
@@ -31,104 +40,108 @@ __device__ void meet(unsigned* counter, unsigned blocks, bool is_first) {
   __syncthreads();
 }
 
-// Joins a row's parts; every thread gets the result. parts: (count), written by other blocks.
-__device__ Stats join_parts(const Stats* parts, unsigned count, SharedStats& shared) {
-  const unsigned lane = threadIdx.x % kLeafLanes;
-  if (count <= kGroupSize) return join_lanes(lane < count ? parts[lane] : no_stats());
-  const auto groups = static_cast<unsigned>(groups_of(count, kGroupSize));
-  // All lanes come to every round: 32 of them may be half a wave.
-  for (unsigned first = 0; first < groups; first += blockDim.x / kLeafLanes) {
-    const unsigned group = first + threadIdx.x / kLeafLanes;
-    const unsigned part = group * static_cast<unsigned>(kGroupSize) + lane;
-    const Stats stats = join_lanes(part < count ? parts[part] : no_stats());
-    if (lane == 0 && group < groups) shared.of_groups[group] = stats;
-  }
-  __syncthreads();
-  return join_lanes(lane < groups ? shared.of_groups[lane] : no_stats());
-}
-
-// parts: (rows of this launch, row_parts). row_blocks: blocks of one row.
+// parts: (rows of this launch, row_parts).
 template <class Element, bool kAligned>
 __global__ void __launch_bounds__(kMaxBlockThreads)
     softmax_split_row(const typename Element::Item* source, typename Element::Item* destination, std::size_t cols,
-                      unsigned row_blocks, unsigned row_parts, Stats* parts, unsigned* counters,
-                      bool zero_masked_rows) {
+                      Cut cut, Stats* parts, unsigned* counters, bool zero_masked_rows) {
   auto& shared = *reinterpret_cast<SharedStats*>(dynamic_shared());
-  const unsigned row = blockIdx.x / row_blocks;
-  const unsigned block = blockIdx.x % row_blocks;
+  const unsigned row = blockIdx.x / cut.row_blocks;
+  const unsigned block = blockIdx.x % cut.row_blocks;
   const unsigned block_leaves = blockDim.x / kLeafLanes;
-  const unsigned own_leaf = threadIdx.x / kLeafLanes;
+  const unsigned own = threadIdx.x / kLeafLanes;
   const unsigned lane = threadIdx.x % kLeafLanes;
-  const std::size_t leaf = std::size_t{block} * block_leaves + own_leaf;
-  const std::size_t column = leaf * kLeafColumns;
-  const std::size_t left = column < cols ? cols - column : 0;
-  const auto leaf_cols = static_cast<unsigned>(left < kLeafColumns ? left : kLeafColumns);
-  const std::size_t start = row * cols + (leaf_cols == 0 ? 0 : column);
-  Stats* const row_stats = parts + std::size_t{row} * row_parts;
+  Stats* const row_parts = parts + std::size_t{row} * cut.row_parts;
+  const auto leaf_of = [=](unsigned tile) { return std::size_t{tile} * block_leaves + own; };
 
   WholeLeaf<Element> part;
-  part.template read<kAligned>(source + start, lane, leaf_cols);
-  const Stats stats = part.exponentiate();
-  if (block_leaves == kGroupSize) {
-    if (lane == 0) shared.of_leaves[own_leaf] = stats;
-    __syncthreads();
-    const Stats group = join_lanes(shared.of_leaves[lane]);
-    if (threadIdx.x == 0) row_stats[block] = group;
-  } else if (lane == 0 && leaf < row_parts) {
-    row_stats[leaf] = stats;
+  Stats stats;
+  const auto read = [&](unsigned tile) {
+    const LeafPlace place(row, cols, leaf_of(tile));
+    part.template read<kAligned>(source + place.start, lane, place.cols);
+    stats = part.exponentiate();
+  };
+  const unsigned last = block + (cut.block_tiles - 1) * cut.row_blocks;
+#pragma unroll 1
+  for (unsigned tile = block; tile <= last; tile += cut.row_blocks) {
+    read(tile);
+    if (block_leaves == kGroupSize) {
+      if (lane == 0) shared.of_leaves[own] = stats;
+      __syncthreads();
+      const Stats group = join_lanes(shared.of_leaves[lane]);
+      if (threadIdx.x == 0 && tile < cut.row_parts) row_parts[tile] = group;
+      __syncthreads();
+    } else if (lane == 0 && leaf_of(tile) < cut.row_parts) {
+      row_parts[leaf_of(tile)] = stats;
+    }
   }
-  meet(counters + row, row_blocks, block == 0);
-  const Stats of_row = join_parts(row_stats, row_parts, shared);
-  part.template write<kAligned>(destination + start, lane, leaf_cols, leaf_factor(stats.max, of_row, zero_masked_rows));
+  meet(counters + row, cut.row_blocks, block == 0);
+  const Stats of_row = join_parts(row_parts, cut.row_parts, shared.of_groups);
+#pragma unroll 1
+  for (unsigned tile = last;; tile -= cut.row_blocks) {
+    if (tile != last) read(tile);
+    const float factor = leaf_factor(stats.max, of_row, zero_masked_rows);
+    const LeafPlace place(row, cols, leaf_of(tile));
+    part.template write<kAligned>(destination + place.start, lane, place.cols, factor);
+    if (tile == block) return;
+  }
 }
 
-// How a row is cut, and how many rows go into one launch; 0 where not even one fits.
-struct Cut {
+// How many rows go into one launch, and how: no rows where not even one fits.
+struct Launch {
+  std::size_t rows;
   unsigned block_leaves;
-  unsigned row_blocks;
-  unsigned row_parts;
-  std::size_t rows_at_once;
+  Cut cut;
 };
 
 template <class Kernel>
-Cut cut_of(Kernel kernel, const Job& job, unsigned block_leaves) {
+Launch launch_with(Kernel kernel, const Job& job, unsigned block_leaves) {
   const std::size_t leaves = leaf_count(job.matrix.cols);
-  const std::size_t row_blocks = groups_of(leaves, block_leaves);
-  const std::size_t row_parts = block_leaves == kGroupSize ? row_blocks : leaves;
-  if (row_parts > kMaxParts || row_blocks >= kRound) return {};
+  const std::size_t tiles = groups_of(leaves, block_leaves);
+  const std::size_t row_parts = block_leaves == kGroupSize ? tiles : leaves;
   const std::size_t held = blocks_held(kernel, block_leaves * kLeafLanes, sizeof(SharedStats), job.device);
-  const std::size_t rows = std::min({held / row_blocks, kCounters, job.matrix.rows});
-  return {block_leaves, static_cast<unsigned>(row_blocks), static_cast<unsigned>(row_parts), rows};
+  if (row_parts > kMaxParts || held == 0) return {};
+  const std::size_t block_tiles = groups_of(tiles, std::min<std::size_t>(held, kRound - 1));
+  const std::size_t row_blocks = groups_of(tiles, block_tiles);
+  return {std::min({held / row_blocks, kCounters, job.matrix.rows}),
+          block_leaves,
+          {static_cast<unsigned>(row_blocks), static_cast<unsigned>(block_tiles), static_cast<unsigned>(row_parts)}};
 }
 
-// The smallest blocks with which all rows go at once, since many small ones keep more of the device busy than few large
-// ones; else those with which the most rows do.
+// The smallest blocks of 8 leaves and more with which all rows go at once, each read once; of 4 leaves, where that
+// gives no multiprocessor more than one block. Many small ones keep more of the device busy than few large ones, but
+// come to the meeting one after the other. Else the largest.
 template <class Kernel>
-Cut best_cut(Kernel kernel, const Job& job) {
-  Cut best{};
-  for (unsigned block_leaves = 4; block_leaves * kLeafLanes <= kMaxBlockThreads; block_leaves *= 2) {
-    const Cut cut = cut_of(kernel, job, block_leaves);
-    if (cut.rows_at_once > best.rows_at_once) best = cut;
-    if (best.rows_at_once == job.matrix.rows) break;
+Launch best_launch(Kernel kernel, const Job& job) {
+  constexpr unsigned kLargest = kMaxBlockThreads / kLeafLanes;
+  const auto is_all = [&](const Launch& launch) { return launch.rows == job.matrix.rows; };
+  const Launch smallest = launch_with(kernel, job, 4);
+  const std::size_t blocks = smallest.rows * smallest.cut.row_blocks;
+  if (is_all(smallest) && smallest.cut.block_tiles == 1 &&
+      blocks <= blocks_held(kernel, kMaxBlockThreads, sizeof(SharedStats), job.device)) {
+    return smallest;
   }
-  return best;
+  for (unsigned block_leaves = 8; block_leaves < kLargest; block_leaves *= 2) {
+    const Launch launch = launch_with(kernel, job, block_leaves);
+    if (is_all(launch) && launch.cut.block_tiles == 1) return launch;
+  }
+  return launch_with(kernel, job, kLargest);
 }
 
 template <class Element, bool kAligned>
 Error run(const Job& job) {
   const auto kernel = softmax_split_row<Element, kAligned>;
-  const Cut cut = best_cut(kernel, job);
-  if (cut.rows_at_once == 0) return run_reread_row(job);
+  const Launch best = best_launch(kernel, job);
+  if (best.rows == 0) return run_reread_row(job);
   const auto* source = static_cast<const typename Element::Item*>(job.source);
   auto* destination = static_cast<typename Element::Item*>(job.destination);
   const std::size_t cols = job.matrix.cols;
   Error error = kSuccess;
-  for (std::size_t row = 0; row < job.matrix.rows && error == kSuccess; row += cut.rows_at_once) {
-    const std::size_t rows = std::min(cut.rows_at_once, job.matrix.rows - row);
-    error =
-        launch_together(kernel, rows * cut.row_blocks, cut.block_leaves * kLeafLanes, sizeof(SharedStats), job.stream,
-                        source + row * cols, destination + row * cols, cols, cut.row_blocks, cut.row_parts,
-                        reinterpret_cast<Stats*>(job.workspace), job.counters, job.options.zero_masked_rows);
+  for (std::size_t row = 0; row < job.matrix.rows && error == kSuccess; row += best.rows) {
+    const std::size_t rows = std::min(best.rows, job.matrix.rows - row);
+    error = launch_together(kernel, rows * best.cut.row_blocks, best.block_leaves * kLeafLanes, sizeof(SharedStats),
+                            job.stream, source + row * cols, destination + row * cols, cols, best.cut,
+                            reinterpret_cast<Stats*>(job.workspace), job.counters, job.options.zero_masked_rows);
   }
   return error;
 }

@@ -37,7 +37,16 @@ struct Variant {
   Error (*run)(const Job& job);
 };
 
-enum VariantIndex : std::size_t { kBasic, kFivePass, kWarpRow, kBlockRow, kSplitRow, kRereadRow, kVariantCount };
+enum VariantIndex : std::size_t {
+  kBasic,
+  kFivePass,
+  kWarpRow,
+  kBlockRow,
+  kClusterRow,
+  kSplitRow,
+  kRereadRow,
+  kVariantCount
+};
 
 // The table. A function: hipcc would take a constant for the device's too.
 const std::array<Variant, kVariantCount>& variants();
@@ -59,6 +68,8 @@ std::size_t five_pass_workspace_bytes(const Matrix& matrix);
 Error run_warp_row(const Job& job);
 Error run_block_row(const Job& job);
 std::size_t block_row_max_columns();
+Error run_cluster_row(const Job& job);
+std::size_t cluster_row_max_columns();
 Error run_split_row(const Job& job);
 std::size_t split_row_workspace_bytes(const Matrix& matrix);
 Error run_reread_row(const Job& job);

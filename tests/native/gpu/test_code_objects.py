@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[3] / "native"
-SOURCES = sorted((NATIVE / "src" / "gpu").glob("*.hip"))
+NO_KERNELS = "softmax_cluster_row.hip"  # AMD's devices have no clusters
+SOURCES = sorted(path for path in (NATIVE / "src" / "gpu").glob("*.hip") if path.name != NO_KERNELS)
 PACKAGES = "apt-get install --no-install-recommends hipcc libamdhip64-dev rocm-device-libs"
 HIPCC = shutil.which("hipcc")
 READELF = shutil.which("llvm-readelf-15") or shutil.which("llvm-readelf")
 MAX_LDS_BYTES = 64 * 1024
 MAX_VGPRS = 84  # so that gfx906 keeps three waves a SIMD
+MAX_VGPRS_UNALIGNED = 128  # two waves, for rows that are read element by element
 
 needs_hipcc = pytest.mark.skipif(not (HIPCC and READELF), reason=f"hipcc or llvm-readelf is not installed: {PACKAGES}")
 
@@ -53,5 +55,6 @@ def test_code_object_spills_nothing_and_fits(source: Path, tmp_path: Path) -> No
         assert int(kernel["vgpr_spill_count"]) == int(kernel["sgpr_spill_count"]) == 0, name
         assert kernel["private_segment_fixed_size"] == "0", f"{name} has scratch memory"
         assert int(kernel["group_segment_fixed_size"]) <= MAX_LDS_BYTES, name
-        assert int(kernel["vgpr_count"]) <= MAX_VGPRS, name
+        is_aligned = "Lb0E" not in name
+        assert int(kernel["vgpr_count"]) <= (MAX_VGPRS if is_aligned else MAX_VGPRS_UNALIGNED), name
         assert int(kernel["max_flat_workgroup_size"]) <= 512, f"{name} has no launch bounds"

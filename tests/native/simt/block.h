@@ -276,15 +276,17 @@ inline void prepare(Slot& slot, Thread* first, unsigned size, std::size_t shared
   slot.block.shared = slot.shared.data();
 }
 
-// Runs `blocks` blocks, `together` of which are resident at once. Any host thread may call it: they wait for each
-// other, which also hides from the thread sanitizer a race of one launch with another.
+// Runs `blocks` blocks, `together` of which, whose numbers follow each other, are resident at once. Any host thread may
+// call it: they wait for each other, which also hides from the thread sanitizer a race of one launch with another.
 inline void run_resident(std::size_t blocks, std::size_t together, unsigned size, std::size_t shared_bytes,
                          const std::function<void()>& body) {
   static std::mutex launching;
   static unsigned launches = 0;
   const std::lock_guard lock(launching);
   Order order(launches++);
-  std::vector<unsigned> turns(blocks);
+  cluster_threads = static_cast<unsigned>(together) * size;
+  cluster_arrivals = 0;
+  std::vector<std::size_t> turns(blocks / together);
   std::iota(turns.begin(), turns.end(), 0U);
   order.arrange(turns.data(), turns.size());
   std::vector<Slot*> resident;
@@ -294,8 +296,8 @@ inline void run_resident(std::size_t blocks, std::size_t together, unsigned size
   }
   kernel = &body;
   block_size.x = size;
-  for (auto first = turns.begin(); first != turns.end(); first += static_cast<std::ptrdiff_t>(together)) {
-    for (std::size_t i = 0; i < together; ++i) start(slots[i], first[static_cast<std::ptrdiff_t>(i)]);
+  for (const std::size_t turn : turns) {
+    for (std::size_t i = 0; i < together; ++i) start(slots[i], static_cast<unsigned>(turn * together + i));
     finish(resident, order);
   }
 }
@@ -325,6 +327,19 @@ inline int run_together(std::size_t blocks, unsigned size, std::size_t shared_by
   if (!can_launch_together(blocks, size, shared_bytes)) return 1;
   run_resident(blocks, blocks, size, shared_bytes, body);
   return 0;
+}
+
+// The same, by clusters of blocks, one cluster after the other.
+inline int run_clusters(std::size_t clusters, unsigned cluster_blocks, unsigned size, std::size_t shared_bytes,
+                        const std::function<void()>& body) {
+  if (clusters == 0 || !can_launch_together(cluster_blocks, size, shared_bytes)) return 1;
+  run_resident(clusters * cluster_blocks, cluster_blocks, size, shared_bytes, body);
+  return 0;
+}
+
+// What another block of the cluster has where this one has `own` in its shared memory.
+SIMT_UNWATCHED inline unsigned char* shared_of_cluster(unsigned char* own, unsigned other) {
+  return slots[other].shared.data() + (own - block->shared);
 }
 
 }  // namespace simt

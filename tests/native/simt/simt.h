@@ -7,7 +7,8 @@
 //
 // The blocks of a launch run one after the other: simt::run. Those that wait for each other, through atomics in global
 // memory, run together: simt::run_together. Such a kernel calls simt::pause() where it waits; if it waits for ever, a
-// line says so and ends the program. Its shared memory is simt::dynamic_shared(); a __shared__ variable would be one
+// line says so and ends the program. Clusters run one after the other, the blocks of each together: simt::run_clusters.
+// The shared memory of both is simt::dynamic_shared(); a __shared__ variable would be one
 // and the same in all its blocks.
 //
 // What it cannot show: the rounding of a device's expf; two blocks of one simt::run that touch the same memory; a read

@@ -5,9 +5,11 @@
 // sanitizer sees a buffer that is touched before its copy or kernel is waited for. Memory is filled with 0xff.
 //
 // What a test sets by environment variables, read at each call:
-//   SIMT_DEVICES=n        devices that there are; 1 if unset
-//   SIMT_DEVICE_BYTES=n   memory of each; 1 GiB if unset
-//   SIMT_FAIL=Name        calls of simtName fail with simtErrorLaunchFailure
+//   SIMT_DEVICES=n          devices that there are; 1 if unset
+//   SIMT_DEVICE_BYTES=n     memory of each; 1 GiB if unset
+//   SIMT_MULTIPROCESSORS=n  that each says it has; 1 if unset
+//   SIMT_COOPERATIVE=0      they say that they cannot promise to hold all blocks of a launch at once
+//   SIMT_FAIL=Name          calls of simtName fail with simtErrorLaunchFailure
 #pragma once
 
 #include <algorithm>
@@ -43,6 +45,8 @@ inline constexpr unsigned simtStreamNonBlocking = 1;
 struct simtDeviceProp {
   char name[32];
   int multiProcessorCount;
+  std::size_t sharedMemPerBlock;
+  int cooperativeLaunch;
 };
 
 namespace simt {
@@ -219,6 +223,10 @@ inline const char* simtGetErrorName(simtError_t error) {
 }
 inline simtError_t simtGetLastError() { return simtSuccess; }
 
+inline simtError_t simtDriverGetVersion(int* version) {
+  *version = 1;
+  return simtSuccess;
+}
 inline simtError_t simtGetDeviceCount(int* count) {
   *count = static_cast<int>(simt::setting("SIMT_DEVICES", 1));
   return *count == 0 ? simtErrorNoDevice : simtSuccess;
@@ -230,7 +238,9 @@ inline simtError_t simtSetDevice(int device) {
 }
 inline simtError_t simtGetDeviceProperties(simtDeviceProp* properties, int device) {
   std::snprintf(properties->name, sizeof properties->name, "simulated device %d", device);
-  properties->multiProcessorCount = 1;
+  properties->multiProcessorCount = static_cast<int>(simt::setting("SIMT_MULTIPROCESSORS", 1));
+  properties->sharedMemPerBlock = std::size_t{64} << 10;
+  properties->cooperativeLaunch = static_cast<int>(simt::setting("SIMT_COOPERATIVE", 1));
   return simtSuccess;
 }
 inline simtError_t simtMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -327,4 +337,10 @@ inline simtError_t simtLaunchTogether(simtStream_t stream, std::size_t blocks, u
                                       std::size_t shared_bytes, std::function<void()> body) {
   return simt::put_launch(stream, "LaunchTogether", simt::can_launch_together(blocks, threads, shared_bytes),
                           [=] { simt::run_together(blocks, threads, shared_bytes, body); });
+}
+inline simtError_t simtLaunchClusters(simtStream_t stream, std::size_t clusters, unsigned cluster_blocks,
+                                      unsigned threads, std::size_t shared_bytes, std::function<void()> body) {
+  return simt::put_launch(stream, "LaunchClusters",
+                          clusters != 0 && simt::can_launch_together(cluster_blocks, threads, shared_bytes),
+                          [=] { simt::run_clusters(clusters, cluster_blocks, threads, shared_bytes, body); });
 }

@@ -36,8 +36,9 @@ struct Thread {
   Fibre fibre;
   unsigned index = 0;  // in its block
   Place place;
-  unsigned barriers = 0;  // met so far
-  unsigned partner = 0;   // of its shuffle: a lane of the wave
+  unsigned barriers = 0;       // met so far
+  unsigned cluster_round = 0;  // the cluster's barrier that it arrived at
+  unsigned partner = 0;        // of its shuffle: a lane of the wave
   float given = 0.0F;
   float taken = 0.0F;
 };
@@ -104,6 +105,18 @@ SIMT_UNWATCHED inline float shuffle_xor(float value, int mask, const char* file 
 // barrier meanwhile. Orders no memory.
 SIMT_UNWATCHED inline void pause(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
   wait_at({Place::kPause, file, line});
+}
+
+// The barrier of a cluster: arrivals of all threads of all its blocks, counted over the launch.
+inline unsigned cluster_threads = 0;
+inline unsigned cluster_arrivals = 0;
+
+inline void arrive_at_cluster() {
+  current->cluster_round = __atomic_fetch_add(&cluster_arrivals, 1, __ATOMIC_ACQ_REL) / cluster_threads;
+}
+
+inline void wait_for_cluster() {
+  while (__atomic_load_n(&cluster_arrivals, __ATOMIC_ACQUIRE) / cluster_threads == current->cluster_round) pause();
 }
 
 // The block's own memory, of as many bytes as run_together was told; aligned to 16 bytes, each byte 0xff at first.
