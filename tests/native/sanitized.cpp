@@ -37,6 +37,7 @@ void check_all(CpuContext& context, unsigned seed) {
       for (const std::size_t rows : {1, 3}) {
         for (const std::size_t offset : {0, 1}) check(context, {rows, cols, dtype}, offset, random);
       }
+      if (cols < 100) check(context, {9, cols, dtype}, 1, random);  // rows side by side
     }
   }
 }
@@ -52,6 +53,9 @@ int main() {
       for (std::thread& caller : callers) caller.join();
     }
   }
+  CpuContext context(3);
+  std::mt19937 random(3);
+  for (const std::size_t cols : {33, 2049}) check(context, {(17u << 20) / cols / 4, cols, DType::kFloat32}, 1, random);
   std::printf("%d results differ\n", wrong.load());
   return wrong == 0 ? 0 : 1;
 }

@@ -20,6 +20,9 @@ namespace HWY_NAMESPACE {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
+// Elements in whole steps.
+constexpr std::size_t padded(std::size_t n) { return (n + kLanes - 1) & ~(kLanes - 1); }
+
 // The up to kLanes - 1 elements behind the last full step, made a full one by elements that weigh nothing.
 template <class T>
 struct Tail {
@@ -62,87 +65,129 @@ HWY_INLINE void map_each_step(std::size_t n, typename T::Item* y, Step step) {
   }
 }
 
+// As many chains of maxima as hide an instruction's latency: their order does not show in the result.
+constexpr std::size_t kMaxVectors = std::max<std::size_t>(kVectors, 8);
+
 template <class T>
 HWY_INLINE float maximum(const typename T::Item* x, std::size_t n) {
   const DF d;
   constexpr std::size_t width = hn::MaxLanes(d);
-  VF partial[kVectors];
-  for (std::size_t v = 0; v < kVectors; ++v) partial[v] = hn::Set(d, kNegativeInfinity);
-  for_each_step<T>(x, n, [&](const typename T::Item* p, std::size_t) HWY_ATTR {
+  VF partial[kMaxVectors];
+  std::fill_n(partial, kMaxVectors, hn::Set(d, kNegativeInfinity));
+  std::size_t i = 0;
+  if (n >= kMaxVectors * width) {
+    // Values may be seen twice, and so all vectors but the first can lie in one cache line each.
+    partial[0] = T::load(x);
+    i = (0 - reinterpret_cast<std::uintptr_t>(x)) % kLineBytes / sizeof(*x) % width;
+  }
+  for (; i + kMaxVectors * width <= n; i += kMaxVectors * width) {
+    for (std::size_t v = 0; v < kMaxVectors; ++v) partial[v] = hn::Max(partial[v], T::load(x + i + v * width));
+  }
+  for_each_step<T>(x + i, n - i, [&](const typename T::Item* p, std::size_t) HWY_ATTR {
     for (std::size_t v = 0; v < kVectors; ++v) partial[v] = hn::Max(partial[v], T::load(p + v * width));
   });
-  for (std::size_t v = 1; v < kVectors; ++v) partial[0] = hn::Max(partial[0], partial[v]);
+  for (std::size_t v = 1; v < kMaxVectors; ++v) partial[0] = hn::Max(partial[0], partial[v]);
   return hn::GetLane(hn::MaxOfLanes(d, partial[0]));
+}
+
+// Adds up a vector's lanes pairwise: its halves, theirs, and so on.
+template <class D>
+HWY_INLINE float sum_of_halves([[maybe_unused]] D d, hn::Vec<D> v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {
+    const hn::Half<D> half;
+    return sum_of_halves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+#endif
+  return hn::GetLane(v);
 }
 
 // Adds 32 partial sums up pairwise, in an order that the vector's width does not change.
 HWY_INLINE float total(const VF* partial) {
-  const DF d;
-  constexpr std::size_t width = hn::MaxLanes(d);
-  HWY_ALIGN float sums[kLanes];
-  for (std::size_t v = 0; v < kVectors; ++v) hn::Store(partial[v], d, sums + v * width);
-  for (std::size_t half = kLanes / 2; half >= width; half /= 2) {
-    for (std::size_t i = 0; i < half; i += width) {
-      hn::Store(hn::Add(hn::Load(d, sums + i), hn::Load(d, sums + i + half)), d, sums + i);
-    }
+  VF sums[kVectors];
+  std::copy_n(partial, kVectors, sums);
+  for (std::size_t half = kVectors / 2; half > 0; half /= 2) {
+    for (std::size_t v = 0; v < half; ++v) sums[v] = hn::Add(sums[v], sums[v + half]);
   }
-  for (std::size_t half = width / 2; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0];
+  return sum_of_halves(DF(), sums[0]);
 }
 
-// Calls use(e, i, v) with the exponentials of the vector at i and its number in its step, and returns the statistics.
+// Moves the line at `offset`.
+HWY_INLINE void stream_line(const Outflow& outflow, std::size_t offset) {
+  const hn::CappedTag<std::uint8_t, kLineBytes> d;
+  const auto* from = reinterpret_cast<const std::uint8_t*>(outflow.from) + offset;
+  auto* to = reinterpret_cast<std::uint8_t*>(outflow.to) + offset;
+  for (std::size_t v = 0; v < kLineBytes; v += hn::MaxLanes(d)) hn::Stream(hn::LoadU(d, from + v), d, to + v);
+}
+
+HWY_INLINE void advance(Outflow& outflow, std::size_t bytes) {
+  outflow = {outflow.from + bytes, outflow.to + bytes, outflow.bytes - bytes};
+}
+
+// What the memory does while this thread computes, step by step: it brings what lies behind the (n) elements at x, and
+// takes what flows out. Without, the memory waits during the arithmetic, and the arithmetic for the memory.
+template <class T>
+class Traffic {
+ public:
+  HWY_INLINE Traffic(const void* x, std::size_t n, Outflow& outflow)
+      // An address, not a pointer, as it may lie behind the tensor's end, where a prefetch does nothing.
+      : next_(reinterpret_cast<std::uintptr_t>(x) + n * sizeof(typename T::Item)),
+        outflow_(outflow),
+        leaving_(outflow) {}
+
+  // i: a multiple of kLanes.
+  HWY_INLINE void step(std::size_t i) const {
+    for (std::size_t line = 0; line < kStepBytes; line += kLineBytes) {
+      const std::size_t offset = i * sizeof(typename T::Item) + line;
+      hwy::Prefetch(reinterpret_cast<const char*>(next_ + offset));
+      if (offset + kLineBytes <= leaving_.bytes) stream_line(leaving_, offset);
+    }
+  }
+
+  // n: elements, a multiple of kLanes, for which step() was called.
+  HWY_INLINE void finish(std::size_t n) const {
+    advance(outflow_, std::min(n * sizeof(typename T::Item), leaving_.bytes / kLineBytes * kLineBytes));
+  }
+
+ private:
+  static constexpr std::size_t kStepBytes = kLanes * sizeof(typename T::Item);
+
+  const std::uintptr_t next_;
+  Outflow& outflow_;
+  const Outflow leaving_;  // a copy, for registers
+};
+
+// Calls use(e, i) with the exponentials of the vector at i, and returns the statistics.
 template <class T, class Use>
-HWY_INLINE LeafStats exponentials(const typename T::Item* x, std::size_t n, Use use) {
+HWY_INLINE LeafStats exponentials(const typename T::Item* x, std::size_t n, Outflow& outflow, Use use) {
   const DF d;
   constexpr std::size_t width = hn::MaxLanes(d);
   const float max = maximum<T>(x, n);
-  // With -inf for a maximum, -inf - 0 keeps what -inf - -inf would make NaN.
-  const VF subtrahend = hn::Set(d, max == kNegativeInfinity ? 0.0f : max);
+  const VectorReference reference = vectors_of(reference_of(max));
+  const Traffic<T> traffic(x, n, outflow);
   VF partial[kVectors];
   for (std::size_t v = 0; v < kVectors; ++v) partial[v] = hn::Zero(d);
   for_each_step<T>(x, n, [&](const typename T::Item* p, std::size_t i) HWY_ATTR {
+    traffic.step(i);
     for (std::size_t v = 0; v < kVectors; ++v) {
-      const VF e = exp_difference<T::kExactDifference>(T::load(p + v * width), subtrahend);
+      const VF e = exponential<T::kIs16Bit>(T::load(p + v * width), reference);
       partial[v] = hn::Add(partial[v], e);
       use(e, i + v * width);
     }
   });
+  traffic.finish(padded(n));
   return {max, total(partial)};
 }
 
-// Asks the cache for the leaf behind this one while this one computes: without, the memory waits during the arithmetic
-// (measured: 0.74 against 0.93 of a copy at 4096 x 4096). An address, not a pointer, as it may lie behind the tensor's
-// end, where a prefetch does nothing.
 template <class T>
-class NextLeaf {
- public:
-  HWY_INLINE NextLeaf(const void* x, std::size_t n)
-      : address_(reinterpret_cast<std::uintptr_t>(x) + n * sizeof(typename T::Item)) {}
-
-  HWY_INLINE void prefetch(std::size_t i) const {
-    hwy::Prefetch(reinterpret_cast<const char*>(address_ + i * sizeof(typename T::Item)));
-  }
-
- private:
-  const std::uintptr_t address_;
-};
-
-template <class T>
-LeafStats measure(const void* x, std::size_t n) {
-  const NextLeaf<T> next(x, n);
-  return exponentials<T>(static_cast<const typename T::Item*>(x), n,
-                         [next](VF, std::size_t i) HWY_ATTR { next.prefetch(i); });
+LeafStats measure(const void* x, std::size_t n, Outflow& outflow) {
+  return exponentials<T>(static_cast<const typename T::Item*>(x), n, outflow, [](VF, std::size_t) HWY_ATTR {});
 }
 
 template <class T>
-LeafStats exponentiate(const void* x, std::size_t n, float* e) {
-  const NextLeaf<T> next(x, n);
-  return exponentials<T>(static_cast<const typename T::Item*>(x), n, [next, e](VF v, std::size_t i) HWY_ATTR {
-    next.prefetch(i);
-    hn::StoreU(v, DF(), e + i);
-  });
+LeafStats exponentiate(const void* x, std::size_t n, float* e, Outflow& outflow) {
+  return exponentials<T>(static_cast<const typename T::Item*>(x), n, outflow,
+                         [e](VF v, std::size_t i) HWY_ATTR { hn::StoreU(v, DF(), e + i); });
 }
 
 template <class T>
@@ -152,38 +197,37 @@ void scale(const float* e, std::size_t n, float factor, void* y) {
   const VF factors = hn::Set(d, factor);
   map_each_step<T>(n, static_cast<typename T::Item*>(y), [&](std::size_t i, typename T::Item* out) HWY_ATTR {
     for (std::size_t v = 0; v < kVectors; ++v) {
-      T::store(hn::Mul(hn::LoadU(d, e + i + v * width), factors), out + v * width);
+      T::store(probability(hn::LoadU(d, e + i + v * width), factors), out + v * width);
     }
   });
 }
 
 template <class T>
-void exponentiate_scale(const void* x, std::size_t n, float max, float factor, void* y) {
+void exponentiate_scale(const void* x, std::size_t n, float max, float factor, void* y, Outflow& outflow) {
   const DF d;
   constexpr std::size_t width = hn::MaxLanes(d);
-  const VF subtrahend = hn::Set(d, max == kNegativeInfinity ? 0.0f : max);
+  const VectorReference reference = vectors_of(reference_of(max));
   const VF factors = hn::Set(d, factor);
-  const NextLeaf<T> next(x, n);
+  const Traffic<T> traffic(x, n, outflow);
   auto* out = static_cast<typename T::Item*>(y);
   for_each_step<T>(static_cast<const typename T::Item*>(x), n, [&](const typename T::Item* p, std::size_t i) HWY_ATTR {
+    traffic.step(i);
     typename T::Item step[kLanes];
     const bool whole = i + kLanes <= n;
     typename T::Item* to = whole ? out + i : step;
     for (std::size_t v = 0; v < kVectors; ++v) {
-      next.prefetch(i + v * width);
-      const VF e = exp_difference<T::kExactDifference>(T::load(p + v * width), subtrahend);
-      T::store(hn::Mul(e, factors), to + v * width);
+      const VF e = exponential<T::kIs16Bit>(T::load(p + v * width), reference);
+      T::store(probability(e, factors), to + v * width);
     }
     if (!whole) std::memcpy(out + i, step, (n - i) * sizeof(step[0]));
   });
+  traffic.finish(padded(n));
 }
 
 // Rows that are computed side by side where they are short: a row's reductions are chains in which each step waits for
 // the one before, and the processor has room for the chains of several. As many as there are registers for.
 constexpr std::size_t kRowsTogether = hn::MaxLanes(DF()) >= 16 ? 4 : 2;
-constexpr std::size_t kTogetherColumns = 512;
-// Columns as they lie in a workspace.
-constexpr std::size_t padded(std::size_t cols) { return (cols + kLanes - 1) & ~(kLanes - 1); }
+constexpr std::size_t kTogetherBytes = 2048;  // of a row: longer rows do not stay in the first-level cache together
 
 // Calls step(r, p, i) for each kLanes elements of each of kRowsTogether rows, as for_each_step does for one.
 // tails: of the rows, if their length is no multiple of kLanes.
@@ -200,7 +244,7 @@ HWY_INLINE void for_each_step_together(const typename T::Item* x, std::size_t co
 // (kRowsTogether, cols): the same operations on each row as exponentiate() and scale(), in the same order.
 template <class T>
 void leaf_rows_together(const typename T::Item* x, typename T::Item* y, std::size_t cols, float* e,
-                        bool zero_masked_rows) {
+                        bool zero_masked_rows, Outflow& outflow) {
   const DF d;
   constexpr std::size_t width = hn::MaxLanes(d);
   Tail<T> tails[kRowsTogether];
@@ -213,22 +257,23 @@ void leaf_rows_together(const typename T::Item* x, typename T::Item* y, std::siz
     for (std::size_t v = 0; v < kVectors; ++v) partial[r][v] = hn::Max(partial[r][v], T::load(p + v * width));
   });
   LeafStats stats[kRowsTogether];
-  VF subtrahends[kRowsTogether];
+  VectorReference references[kRowsTogether];
   for (std::size_t r = 0; r < kRowsTogether; ++r) {
     for (std::size_t v = 1; v < kVectors; ++v) partial[r][0] = hn::Max(partial[r][0], partial[r][v]);
     stats[r].max = hn::GetLane(hn::MaxOfLanes(d, partial[r][0]));
-    subtrahends[r] = hn::Set(d, stats[r].max == kNegativeInfinity ? 0.0f : stats[r].max);
+    references[r] = vectors_of(reference_of(stats[r].max));
     std::fill_n(partial[r], kVectors, hn::Zero(d));
   }
-  const NextLeaf<T> next(x, kRowsTogether * cols);
+  const Traffic<T> traffic(x, kRowsTogether * cols, outflow);
   for_each_step_together<T>(x, cols, tails, [&](std::size_t r, const typename T::Item* p, std::size_t i) HWY_ATTR {
+    traffic.step(i * kRowsTogether + r * kLanes);
     for (std::size_t v = 0; v < kVectors; ++v) {
-      next.prefetch(r * cols + i + v * width);
-      const VF exponential = exp_difference<T::kExactDifference>(T::load(p + v * width), subtrahends[r]);
-      partial[r][v] = hn::Add(partial[r][v], exponential);
-      hn::StoreU(exponential, d, e + r * padded(cols) + i + v * width);
+      const VF weight = exponential<T::kIs16Bit>(T::load(p + v * width), references[r]);
+      partial[r][v] = hn::Add(partial[r][v], weight);
+      hn::StoreU(weight, d, e + r * padded(cols) + i + v * width);
     }
   });
+  traffic.finish(kRowsTogether * padded(cols));
   for (std::size_t r = 0; r < kRowsTogether; ++r) {
     stats[r].sum = total(partial[r]);
     const float factor = leaf_factor(stats[r].max, combine(&stats[r], 1), zero_masked_rows);
@@ -237,29 +282,24 @@ void leaf_rows_together(const typename T::Item* x, typename T::Item* y, std::siz
 }
 
 template <class T>
-void leaf_rows(const void* x, void* y, std::size_t rows, std::size_t cols, float* e, bool zero_masked_rows) {
+void leaf_rows(const void* x, void* y, std::size_t rows, std::size_t cols, float* e, bool zero_masked_rows,
+               Outflow& outflow) {
   const auto* in = static_cast<const typename T::Item*>(x);
   auto* out = static_cast<typename T::Item*>(y);
   std::size_t row = 0;
-  for (; cols <= kTogetherColumns && row + kRowsTogether <= rows; row += kRowsTogether) {
-    leaf_rows_together<T>(in + row * cols, out + row * cols, cols, e, zero_masked_rows);
+  for (; cols * sizeof(*in) <= kTogetherBytes && row + kRowsTogether <= rows; row += kRowsTogether) {
+    leaf_rows_together<T>(in + row * cols, out + row * cols, cols, e, zero_masked_rows, outflow);
   }
   for (; row < rows; ++row) {
-    const LeafStats leaf = exponentiate<T>(in + row * cols, cols, e);
+    const LeafStats leaf = exponentiate<T>(in + row * cols, cols, e, outflow);
     scale<T>(e, cols, leaf_factor(leaf.max, combine(&leaf, 1), zero_masked_rows), out + row * cols);
   }
 }
 
-void stream(void* destination, const void* source, std::size_t bytes) {
-  const hn::CappedTag<std::uint8_t, 64> d;
-  constexpr std::size_t width = hn::MaxLanes(d);
-  auto* to = static_cast<std::uint8_t*>(destination);
-  const auto* from = static_cast<const std::uint8_t*>(source);
-  const std::size_t head = std::min(bytes, (0 - reinterpret_cast<std::uintptr_t>(to)) % width);
-  std::memcpy(to, from, head);
-  std::size_t i = head;
-  for (; i + width <= bytes; i += width) hn::Stream(hn::LoadU(d, from + i), d, to + i);
-  std::memcpy(to + i, from + i, bytes - i);
+void stream(Outflow& outflow) {
+  std::size_t i = 0;
+  for (; i + kLineBytes <= outflow.bytes; i += kLineBytes) stream_line(outflow, i);
+  advance(outflow, i);
 }
 
 void fence() { hwy::FlushStream(); }

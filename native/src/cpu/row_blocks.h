@@ -6,11 +6,13 @@
 #include <cstddef>
 
 #include "cpu/float_environment.h"
+#include "cpu/outlet.h"
 #include "cpu/variants.h"
 
 namespace softmaxd::cpu {
 
-// Calls compute(first_row, count, workspace) on each thread for block after block.
+// Calls compute(first_row, count, exponentials, outlet), exponentials with room for those of two cached rows, on each
+// thread for block after block.
 template <class Compute>
 class RowBlocks final : public SharedWork {
  public:
@@ -24,12 +26,13 @@ class RowBlocks final : public SharedWork {
   void participate() override {
     const FlushToZero flush;
     const WorkspacePool::Loan workspace = job_.workspaces.borrow();
+    auto* exponentials = reinterpret_cast<float*>(workspace.data() + kStagingsBytes);
+    Outlet outlet(job_, workspace.data());
     while (true) {
       const std::size_t first = next_.fetch_add(block_, std::memory_order_relaxed);
       if (first >= job_.matrix.rows) break;
-      compute_(first, std::min(block_, job_.matrix.rows - first), workspace.data());
+      compute_(first, std::min(block_, job_.matrix.rows - first), exponentials, outlet);
     }
-    if (job_.stream) job_.kernels.fence();
   }
 
  private:

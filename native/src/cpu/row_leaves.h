@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "cpu/outlet.h"
 #include "cpu/row_stats.h"
 #include "cpu/variants.h"
 
@@ -16,24 +17,27 @@ class RowLeaves {
 
   std::size_t count() const { return leaf_count(job_.matrix.cols); }
 
-  LeafStats measure(std::size_t leaf) const { return job_.kernels.measure(source(leaf), columns(leaf)); }
+  LeafStats measure(std::size_t leaf, Outlet& outlet) const {
+    return job_.kernels.measure(source(leaf), columns(leaf), outlet.outflow());
+  }
 
   // exponentials: the row's, not the leaf's.
-  LeafStats exponentiate(std::size_t leaf, float* exponentials) const {
-    return job_.kernels.exponentiate(source(leaf), columns(leaf), exponentials + leaf * kLeafColumns);
+  LeafStats exponentiate(std::size_t leaf, float* exponentials, Outlet& outlet) const {
+    return job_.kernels.exponentiate(source(leaf), columns(leaf), exponentials + leaf * kLeafColumns, outlet.outflow());
   }
 
   void write_scaled(std::size_t leaf, const float* exponentials, LeafStats stats, const RowStats& row,
-                    std::byte* staging) const {
+                    Outlet& outlet) const {
     const float factor = leaf_factor(stats.max, row, job_.options.zero_masked_rows);
-    write(leaf, staging,
-          [&](std::byte* out) { job_.kernels.scale(exponentials + leaf * kLeafColumns, columns(leaf), factor, out); });
+    outlet.write(destination(leaf), columns(leaf) * job_.kernels.item_size, [&](std::byte* out) {
+      job_.kernels.scale(exponentials + leaf * kLeafColumns, columns(leaf), factor, out);
+    });
   }
 
-  void write_reread(std::size_t leaf, LeafStats stats, const RowStats& row, std::byte* staging) const {
+  void write_reread(std::size_t leaf, LeafStats stats, const RowStats& row, Outlet& outlet) const {
     const float factor = leaf_factor(stats.max, row, job_.options.zero_masked_rows);
-    write(leaf, staging, [&](std::byte* out) {
-      job_.kernels.exponentiate_scale(source(leaf), columns(leaf), stats.max, factor, out);
+    outlet.write(destination(leaf), columns(leaf) * job_.kernels.item_size, [&](std::byte* out) {
+      job_.kernels.exponentiate_scale(source(leaf), columns(leaf), stats.max, factor, out, outlet.outflow());
     });
   }
 
@@ -42,8 +46,8 @@ class RowLeaves {
     return !job_.stream && job_.kernels.item_size == sizeof(float) && columns(leaf) == kLeafColumns;
   }
 
-  LeafStats exponentiate_into_result(std::size_t leaf) const {
-    return job_.kernels.exponentiate(source(leaf), kLeafColumns, result_floats(leaf));
+  LeafStats exponentiate_into_result(std::size_t leaf, Outlet& outlet) const {
+    return job_.kernels.exponentiate(source(leaf), kLeafColumns, result_floats(leaf), outlet.outflow());
   }
 
   void scale_result(std::size_t leaf, LeafStats stats, const RowStats& row) const {
@@ -56,16 +60,10 @@ class RowLeaves {
   std::size_t columns(std::size_t leaf) const { return std::min(kLeafColumns, job_.matrix.cols - leaf * kLeafColumns); }
   const std::byte* source(std::size_t leaf) const { return source_ + leaf * leaf_bytes(); }
 
-  // At any alignment: only LeafKernels may read and write there.
-  float* result_floats(std::size_t leaf) const { return reinterpret_cast<float*>(destination_ + leaf * leaf_bytes()); }
+  std::byte* destination(std::size_t leaf) const { return destination_ + leaf * leaf_bytes(); }
 
-  // Lets `produce` write where the result belongs, or into `staging` if it is to pass the caches from there.
-  template <class Produce>
-  void write(std::size_t leaf, std::byte* staging, Produce produce) const {
-    std::byte* out = destination_ + leaf * leaf_bytes();
-    produce(job_.stream ? staging : out);
-    if (job_.stream) job_.kernels.stream(out, staging, columns(leaf) * job_.kernels.item_size);
-  }
+  // At any alignment: only LeafKernels may read and write there.
+  float* result_floats(std::size_t leaf) const { return reinterpret_cast<float*>(destination(leaf)); }
 
   const Job& job_;
   const std::byte* source_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu/float_environment.h"
+#include "cpu/outlet.h"
 #include "cpu/row_leaves.h"
 
 namespace softmaxd::cpu {
@@ -25,16 +26,16 @@ class SplitRow final : public SharedWork {
   void participate() override {
     const FlushToZero flush;
     const WorkspacePool::Loan workspace = job_.workspaces.borrow();
+    Outlet outlet(job_, workspace.data());
     const std::size_t self = participants_.fetch_add(1, std::memory_order_relaxed);
-    measure_chunks(self);
+    measure_chunks(self, outlet);
     // Somebody holds the last chunk and computes: no longer than a chunk takes.
     while (!combined_.load(std::memory_order_acquire)) std::this_thread::yield();
     // First what this thread has measured, the newest first: it is still in this core's cache.
     for (std::size_t chunk = chunks_.size(); chunk-- > 0;) {
-      if (chunks_[chunk].measured_by == self) write_unless_taken(chunk, workspace.data());
+      if (chunks_[chunk].measured_by == self) write_unless_taken(chunk, outlet);
     }
-    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) write_unless_taken(chunk, workspace.data());
-    if (job_.stream) job_.kernels.fence();
+    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) write_unless_taken(chunk, outlet);
   }
 
  private:
@@ -48,13 +49,13 @@ class SplitRow final : public SharedWork {
 
   std::size_t threads() const { return job_.pool.helpers() + 1; }
 
-  void measure_chunks(std::size_t self) {
+  void measure_chunks(std::size_t self, Outlet& outlet) {
     while (true) {
       const std::size_t chunk = next_to_measure_.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= chunks_.size()) return;
       chunks_[chunk].measured_by = self;
       for_each_leaf(chunk, [&](std::size_t leaf) {
-        stats_[leaf] = row_.has_room(leaf) ? row_.exponentiate_into_result(leaf) : row_.measure(leaf);
+        stats_[leaf] = row_.has_room(leaf) ? row_.exponentiate_into_result(leaf, outlet) : row_.measure(leaf, outlet);
       });
       if (measured_.fetch_add(1, std::memory_order_acq_rel) + 1 < chunks_.size()) continue;
       row_stats_ = combine(stats_.data(), stats_.size());
@@ -62,13 +63,13 @@ class SplitRow final : public SharedWork {
     }
   }
 
-  void write_unless_taken(std::size_t chunk, std::byte* workspace) {
+  void write_unless_taken(std::size_t chunk, Outlet& outlet) {
     if (chunks_[chunk].is_taken.exchange(true, std::memory_order_relaxed)) return;
     for_each_leaf(chunk, [&](std::size_t leaf) {
       if (row_.has_room(leaf)) {
         row_.scale_result(leaf, stats_[leaf], row_stats_);
       } else {
-        row_.write_reread(leaf, stats_[leaf], row_stats_, workspace);
+        row_.write_reread(leaf, stats_[leaf], row_stats_, outlet);
       }
     });
   }

@@ -47,10 +47,12 @@ extern const Variant kVariants[kVariantCount];
 // Bounds the statistics of a cached row, which lie on the stack.
 inline constexpr std::size_t kMaxCachedLeaves = 256;
 
-// A workspace holds the exponentials of two cached rows and one leaf's worth of results on their way out.
+// A workspace holds two leaves' worth of results on their way out, each with room for a line before it, and the
+// exponentials of two cached rows.
 inline constexpr std::size_t kStagingBytes = kLeafColumns * sizeof(float);
+inline constexpr std::size_t kStagingsBytes = 2 * (kLineBytes + kStagingBytes);
 constexpr std::size_t workspace_bytes(std::size_t cached_columns) {
-  return kStagingBytes + 2 * cached_columns * sizeof(float);
+  return kStagingsBytes + 2 * cached_columns * sizeof(float);
 }
 
 // Whether a result is so large that writing it past the caches is quicker; measured in bench/README.md.
