@@ -13,6 +13,7 @@ from softmaxd_client.commands.info import info
 from softmaxd_client.commands.ping import ping
 from softmaxd_client.commands.run import run
 from softmaxd_client.commands.selftest import selftest
+from softmaxd_client.commands.tune import tune
 from softmaxd_client.errors import SoftmaxdError
 
 _EXIT_FAILURE = 1
@@ -55,5 +56,5 @@ def main(target: str) -> None:
     """Ask a softmaxd server."""
 
 
-for _command in (run, info, ping, selftest):
+for _command in (run, info, ping, selftest, tune):
     main.add_command(_command)

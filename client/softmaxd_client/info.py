@@ -83,6 +83,8 @@ class ServerInfo:
         data_types: The names of the element types that it takes.
         max_message_bytes: The largest request message that it takes, in bytes.
         pools: The memory that it keeps.
+        tuning: What chooses between the variants: a tuning table, its device and its date, or "built-in"; empty where
+            the backend is not tuned.
     """
 
     version: str
@@ -92,6 +94,7 @@ class ServerInfo:
     data_types: tuple[str, ...]
     max_message_bytes: int
     pools: tuple[Pool, ...]
+    tuning: str = ""
 
     @classmethod
     def from_message(cls, message: softmax_pb2.GetServerInfoResponse) -> ServerInfo:
@@ -108,4 +111,5 @@ class ServerInfo:
             pools=tuple(
                 Pool(pool.name, pool.used_bytes, pool.reserved_bytes, pool.allocations) for pool in message.pools
             ),
+            tuning=message.tuning,
         )

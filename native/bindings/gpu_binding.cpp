@@ -1,6 +1,7 @@
 #include "gpu_binding.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -26,6 +27,27 @@ py::list device_rows(const std::vector<GpuDevice>& devices) {
   return rows;
 }
 
+// dtype, max_rows, max_cols, variant; None is each type, or no limit.
+using ChoiceRow =
+    std::tuple<std::optional<std::string>, std::optional<std::size_t>, std::optional<std::size_t>, std::string>;
+
+std::vector<Choice> choices_of(const std::vector<ChoiceRow>& rows) {
+  std::vector<Choice> choices;
+  for (const auto& [dtype, max_rows, max_cols, variant] : rows) {
+    choices.push_back({dtype ? std::optional(dtype_from_name(*dtype)) : std::nullopt, max_rows.value_or(kNoLimit),
+                       max_cols.value_or(kNoLimit), variant});
+  }
+  return choices;
+}
+
+double time_variant(GpuContext& context, const std::string& variant, std::size_t rows, std::size_t cols,
+                    const std::string& dtype) {
+  const Matrix matrix{rows, cols, dtype_from_name(dtype)};
+  static_cast<void>(size_of(matrix));
+  const py::gil_scoped_release release;
+  return context.time_variant(variant, matrix);
+}
+
 }  // namespace
 
 void define_errors(py::module_& m) {
@@ -38,19 +60,25 @@ void define_errors(py::module_& m) {
 void define_gpu(py::module_& m) {
   py::class_<GpuContext> context(m, "GpuContext", py::module_local(), "Softmax on GPUs: streams and pools, made once.");
   context
-      .def(py::init([](const std::vector<int>& devices, std::size_t max_basic_columns, std::size_t threads,
+      .def(py::init([](const std::vector<int>& devices, const std::vector<ChoiceRow>& choices, std::size_t threads,
                        std::size_t device_pool_bytes) {
              const py::gil_scoped_release release;
-             return std::make_unique<GpuContext>(GpuOptions{devices, max_basic_columns, threads, device_pool_bytes});
+             return std::make_unique<GpuContext>(GpuOptions{devices, choices_of(choices), threads, device_pool_bytes});
            }),
-           py::kw_only(), py::arg("devices"), py::arg("max_basic_columns"), py::arg("threads") = 0,
+           py::kw_only(), py::arg("devices"), py::arg("choices") = std::vector<ChoiceRow>(), py::arg("threads") = 0,
            py::arg("device_pool_bytes") = 0)
+      .def("time_variant", &time_variant, py::arg("variant"), py::arg("rows"), py::arg("cols"), py::arg("dtype"))
+      .def("candidates", &GpuContext::candidates, py::arg("cols"))
       .def("warm_up", &GpuContext::warm_up, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("devices", [](const GpuContext& self) { return device_rows(self.devices()); });
   define_context<compute>(context);
   m.def(
       "gpu_devices", [] { return device_rows(gpu_devices()); },
       "The GPUs that can be had: index, name, multiprocessors.");
+  m.def("gpu_driver_version", &gpu_driver_version, "The driver's version, as the runtime counts it.");
+  m.def(
+      "check_choices", [](const std::vector<ChoiceRow>& choices) { check_choices(choices_of(choices)); },
+      py::arg("choices"), "Raises InvalidArgument for rules that GpuContext would not take.");
   m.attr("gpu_runtime") = gpu_runtime();
 }
 

@@ -6,7 +6,9 @@ from softmaxd_native._native import (
     GpuContext,
     InvalidArgument,
     Unsupported,
+    check_choices,
     gpu_devices,
+    gpu_driver_version,
     gpu_runtime,
     targets,
 )
@@ -17,7 +19,9 @@ __all__ = [
     "GpuContext",
     "InvalidArgument",
     "Unsupported",
+    "check_choices",
     "gpu_devices",
+    "gpu_driver_version",
     "gpu_runtime",
     "targets",
 ]

@@ -5,6 +5,9 @@ from typing_extensions import Buffer
 
 _Seconds = TypeVar("_Seconds")
 
+# dtype, max_rows, max_cols, variant; None is each type, or no limit.
+_Choice = tuple[str | None, int | None, int | None, str]
+
 gpu_runtime: str | None
 """The GPU runtime that this build was made for, "hip" or "cuda"; None where it was built for the CPU alone."""
 
@@ -51,11 +54,20 @@ class CpuContext(_Context[float]):
 
 class GpuContext(_Context[tuple[float, float, float]]):
     def __init__(
-        self, *, devices: Sequence[int], max_basic_columns: int, threads: int = 0, device_pool_bytes: int = 0
+        self,
+        *,
+        devices: Sequence[int],
+        choices: Sequence[_Choice] = (),
+        threads: int = 0,
+        device_pool_bytes: int = 0,
     ) -> None: ...
     def warm_up(self) -> None: ...
+    def time_variant(self, variant: str, rows: int, cols: int, dtype: str) -> float: ...
+    def candidates(self, cols: int) -> list[str]: ...
     @property
     def devices(self) -> list[tuple[int, str, int]]: ...
 
 def targets() -> list[str]: ...
 def gpu_devices() -> list[tuple[int, str, int]]: ...
+def gpu_driver_version() -> int: ...
+def check_choices(choices: Sequence[_Choice]) -> None: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from pydantic import Field, ValidationError, field_validator
@@ -41,12 +42,10 @@ class Config(BaseSettings):
         description="Threads that compute on a CPU backend, or copy on a GPU backend; 0 asks CPU affinity and cgroup "
         "quota, and takes 8 at most to copy.",
     )
-    max_basic_columns: int = Field(
-        4096,
-        ge=1,
-        le=2**62,
-        description="Columns of the longest row that one block of a GPU computes (variant basic); longer rows are "
-        "shared by many (five_pass).",
+    tuning: Path | None = Field(
+        None,
+        description="Table by which a GPU's variants are chosen, made by softmaxctl tune; None takes the one that is "
+        "shipped for the device, else what its size says.",
     )
     device_pool_bytes: int = Field(
         0, ge=0, le=2**62, description="Memory to hold at most on each GPU, in bytes; 0 takes 80 % of what is free."
@@ -138,7 +137,7 @@ def _parser() -> _Parser:
     for name, field in Config.model_fields.items():
         parser.add_argument(
             _flag(name),
-            metavar=name.rpartition("_")[2].upper(),
+            metavar="FILE" if field.annotation == Path | None else name.rpartition("_")[2].upper(),
             default=argparse.SUPPRESS,
             help=f"{field.description} Default: {field.default}.".replace("%", "%%"),
         )

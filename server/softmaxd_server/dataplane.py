@@ -103,7 +103,7 @@ class Dataplane:
             return Outcome(request_id, b"", error)
 
     def describe(self) -> softmax_pb2.GetServerInfoResponse:
-        """Describe the server: backend, devices, variants, limits, pool use."""
+        """Describe the server: backend, devices, variants and what chooses between them, limits, pool use."""
         backend = self._backend
         return softmax_pb2.GetServerInfoResponse(
             version=softmaxd_proto.__version__,
@@ -115,6 +115,7 @@ class Dataplane:
             data_types=[element.number for element in ELEMENT_TYPES],
             limits=softmax_pb2.Limits(max_message_bytes=self._max_message_bytes),
             pools=[softmax_pb2.Pool(**pool._asdict()) for pool in backend.pools()],
+            tuning=backend.tuning,
         )
 
     def _decode(self, exchange: Exchange, message: bytes) -> tuple[Any, memoryview]:

@@ -12,6 +12,7 @@
     └── StartError                   the server cannot start
         ├── ConfigError              a flag or an environment variable is wrong
         ├── BackendUnavailableError  the wanted backend is not to be had
+        ├── TuningError              a tuning table cannot be read, written or used
         └── AddressError             a port cannot be bound
 
 Every message says what was got, what is allowed and what to do. Requests' errors become gRPC statuses in `statuses`.
@@ -94,6 +95,10 @@ class ConfigError(StartError):
 
 class BackendUnavailableError(StartError):
     """Raised when a backend cannot be had on this machine or with what is installed."""
+
+
+class TuningError(StartError):
+    """Raised when a tuning table cannot be read, written or used."""
 
 
 class AddressError(StartError):

@@ -31,6 +31,7 @@ class ReferenceServer:
         self.stream: Callable[[Iterator[Any], grpc.ServicerContext], Iterator[Any]] = self.answer_each
         self.stream_answer: Callable[[Any], Any] = self.compute_for_stream
         self.hold_back = 1
+        self.tuning = ""
         self.most_unanswered = 0
         self.stream_ended = threading.Event()
         self.has_request = threading.Event()
@@ -113,6 +114,7 @@ class ReferenceServer:
             backend="numpy",
             data_types=[1, 2, 3, 77],
             limits={"max_message_bytes": self.max_message_bytes},
+            tuning=self.tuning,
         )
         response.devices.add(name="a CPU [x86]", parallelism=4)
         response.variants.add(name="float64", note="numpy, always")

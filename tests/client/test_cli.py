@@ -1,5 +1,6 @@
 import json
 import socket
+import subprocess
 
 import ml_dtypes
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from softmaxd_client import blocks
 from softmaxd_client.cli import main
+from softmaxd_client.commands import tune
 
 
 @pytest.fixture
@@ -167,6 +169,12 @@ def test_info_prints_what_the_server_says(softmaxctl):
         assert words in output
 
 
+def test_info_prints_the_tuning_where_there_is_one(softmaxctl, reference_server):
+    assert "tuning" not in softmaxctl("info").stdout
+    reference_server.tuning = "table.json (a GPU [0], 2026-12-01)"
+    assert reference_server.tuning in softmaxctl("info").stdout
+
+
 def test_info_json_is_json(softmaxctl):
     described = json.loads(softmaxctl("info", "--json").stdout)
     assert described["backend"] == "numpy"
@@ -233,11 +241,41 @@ def test_selftest_tolerance_that_is_too_small_fails(softmaxctl):
     assert result.stdout.splitlines()[-1] == "Result check failed."
 
 
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that are run, each of which exits with 3."""
+    commands = []
+
+    def run(command, *, check):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(tune.subprocess, "run", run)
+    return commands
+
+
+def test_tune_runs_the_server_package_and_exits_as_it_does(softmaxctl, commands):
+    assert softmaxctl("tune", "--backend", "hip", "--device", 2, "--output", "t.json").exit_code == 3
+    (command,) = commands
+    assert command[1:3] == ["-m", "softmaxd_server.tune"]
+    assert command[3:] == ["--backend", "hip", "--device", "2", "--output", "t.json"]
+
+
+def test_tune_without_the_server_package_says_what_to_install(softmaxctl, commands, monkeypatch):
+    monkeypatch.setattr(tune.importlib.util, "find_spec", lambda name: None)
+    result = softmaxctl("tune", "--backend", "hip", "--output", "t.json")
+    assert result.exit_code == 1
+    assert "pip install 'softmaxd[server]' and softmaxd-native" in one_line(result)
+    assert commands == []
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         [],
         ["nothing"],
+        ["tune", "--output", "t.json"],
+        ["tune", "--backend", "cpu", "--output", "t.json"],
         ["run"],
         ["run", "/not/there.npy", "-o", "out.npy"],
         ["selftest", "--rows", "0"],

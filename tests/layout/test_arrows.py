@@ -24,13 +24,15 @@ ALLOWED = {
 # Inside the server, from where the arrows start to where they end; a module may import only what stands later, and
 # modules of one line may import each other.
 SERVER_ORDER = (
-    ("__main__",),
+    ("__main__", "tune"),
     ("app",),
     ("softmax_servicer", "softmax_stream", "health", "metrics_http"),
     ("statuses",),
     ("dataplane",),
     ("header_memo", "validation"),
     ("backends",),
+    ("measuring",),
+    ("tuning",),
     ("metrics", "config", "errors", "cpus"),
 )
 

@@ -27,7 +27,7 @@ def test_gpu_build_without_a_device_loads_and_gives_the_reason() -> None:
     driver, reason = DRIVERS[gpu_runtime]
     if driver.exists():
         pytest.skip(f"there is {driver}")
-    for ask in (gpu_devices, lambda: GpuContext(devices=[], max_basic_columns=4096)):
+    for ask in (gpu_devices, lambda: GpuContext(devices=[])):
         with pytest.raises(Unsupported) as caught:
             ask()
         assert str(caught.value) == reason

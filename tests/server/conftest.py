@@ -7,12 +7,13 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from harness import simulated_gpu
+from harness import simulated_gpu, tables
 from softmaxd_proto import dtypes
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_server.app import Server
@@ -57,6 +58,18 @@ def open_backend() -> Iterator[Callable[..., Backend]]:
     yield open_one
     for backend in opened:
         backend.close()
+
+
+@pytest.fixture
+def tuning_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a tuning table with rules, each the fields of `tuning.Choice`; its other fields can be given."""
+
+    def write(*choices: dict[str, Any], **fields: Any) -> Path:
+        path = tmp_path / f"table_{len(list(tmp_path.iterdir()))}.json"
+        path.write_text(tables.text(*choices, **fields))
+        return path
+
+    return write
 
 
 @pytest.fixture(params=[*HAD, *SIMULATED])

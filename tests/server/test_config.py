@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -32,6 +33,7 @@ def test_config_without_flags_has_the_documented_defaults():
     assert not print_config
     assert (config.host, config.port, config.metrics_port) == ("127.0.0.1", 50051, 9464)
     assert (config.backend, config.threads, config.max_message_bytes) == ("auto", 0, 128 * 1024 * 1024)
+    assert config.tuning is None
 
 
 def test_config_with_flag_and_environment_takes_flag_then_environment_then_default(monkeypatch):
@@ -39,6 +41,12 @@ def test_config_with_flag_and_environment_takes_flag_then_environment_then_defau
     monkeypatch.setenv("SOFTMAXD_THREADS", "2")
     config, _ = parse(["--port", "3"])
     assert (config.port, config.threads, config.grace) == (3, 2, 30.0)
+
+
+def test_config_takes_a_tuning_file_by_flag_and_by_environment(monkeypatch):
+    assert parse(["--tuning", "a.json"])[0].tuning == Path("a.json")
+    monkeypatch.setenv("SOFTMAXD_TUNING", "b.json")
+    assert parse([])[0].tuning == Path("b.json")
 
 
 def test_config_once_made_cannot_be_changed():

@@ -12,14 +12,15 @@ import time
 import grpc
 import numpy as np
 import pytest
-from harness import simulated_gpu
+from harness import simulated_gpu, tables
 from harness.metrics import samples, scrape
 from harness.reference import assert_close
 from softmaxd_proto import dtypes
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_proto.v1.softmax_pb2_grpc import SoftmaxServiceStub
+from softmaxd_server import tuning
 from softmaxd_server.backends.base import Work
-from softmaxd_server.errors import BackendUnavailableError
+from softmaxd_server.errors import BackendUnavailableError, TuningError
 
 FLOAT32 = dtypes.BY_NAME["float32"]
 PIECE_BYTES = 1 << 20  # what native/src/gpu moves at once
@@ -53,21 +54,119 @@ def test_blocks_and_long_rows_are_right(gpu, dtype):
         assert_close(backend.softmax(x), x)
 
 
-def test_rows_have_the_same_bits_however_they_are_cut_into_blocks(gpu):
-    x = values(3, (1500, 300))  # several blocks
-    whole = gpu(threads=1).softmax(x)
-    assert gpu(threads=4).softmax(x).tobytes() == whole.tobytes()
-    for row in (0, 700, 1499):
-        assert gpu(threads=1).softmax(x[row : row + 1]).tobytes() == whole[row].tobytes()
+@pytest.mark.parametrize("longest", [100, 4096])
+def test_variant_of_plain_schemes_changes_where_the_tuning_table_says(gpu, tuning_file, longest):
+    table = tuning_file({"max_cols": longest, "variant": "basic"}, {"variant": "five_pass"})
+    backend = gpu(tuning=table)
+    assert backend.tuning == f"{table.name} (simulated device 0, 2026-12-01)"
+    assert backend.plan(Work(5, longest, FLOAT32, False)) == ("basic", longest, 1)
+    plan = backend.plan(Work(5, longest + 1, FLOAT32, False))
+    assert plan.variant == "five_pass"
+    assert (plan.tile_count - 1) * plan.tile_columns < longest + 1 <= plan.tile_count * plan.tile_columns
+    for cols in (longest, longest + 1):
+        x = values(4, (5, cols))
+        got = backend.softmax(x)
+        assert (
+            got.tobytes() == backend.softmax(x, variant=backend.plan(Work(5, cols, FLOAT32, False)).variant).tobytes()
+        )
+        assert_close(got, x)
 
 
-def test_default_variant_changes_where_the_configuration_says(gpu):
-    for options, longest in (({}, 4096), ({"max_basic_columns": 100}, 100)):
-        backend = gpu(**options)
-        assert backend.plan(Work(5, longest, FLOAT32, False)) == ("basic", longest, 1)
-        plan = backend.plan(Work(5, longest + 1, FLOAT32, False))
-        assert plan.variant == "five_pass"
-        assert (plan.tile_count - 1) * plan.tile_columns < longest + 1 <= plan.tile_count * plan.tile_columns
+@pytest.mark.parametrize(
+    ("rows", "variant"),
+    [
+        (3, "split_row"),
+        (749, "split_row"),
+        (1499, "split_row"),
+        (1500, "reread_row"),
+        (1501, "reread_row"),
+        (10_000, "reread_row"),
+    ],
+)
+def test_plan_names_what_the_simulated_device_launches(monkeypatch, open_backend, tuning_file, rows, variant):
+    # One thread has two blocks under way: 1499 rows go in blocks of 749, and the last one is shorter.
+    table = tuning_file({"max_rows": 749, "variant": "split_row"}, {"variant": "reread_row"})
+    backend = open_backend("simt", threads=1, tuning=table)
+    assert backend.plan(Work(rows, 300, FLOAT32, False)).variant == variant
+    launch, other = ("LaunchTogether", "Launch") if variant == "split_row" else ("Launch", "LaunchTogether")
+    x = values(11, (rows, 300))
+    monkeypatch.setenv("SIMT_FAIL", launch)
+    with pytest.raises(RuntimeError, match=f"{variant}, {rows} x 300 float32"):
+        backend.softmax(x)
+    if rows <= 1501:  # the others take long there
+        monkeypatch.setenv("SIMT_FAIL", other)
+        assert_close(backend.softmax(x), x)
+
+
+def test_table_by_which_rows_decide_between_bits_is_refused(gpu, tuning_file):
+    with pytest.raises(TuningError, match=r"table_0.json: rows of float32 .* basic or by warp_row.*softmaxctl tune"):
+        gpu(tuning=tuning_file(*tables.TORN))
+
+
+def test_table_with_an_unknown_variant_is_refused_and_the_known_ones_are_named(gpu, tuning_file):
+    with pytest.raises(TuningError, match=r"no variant 'magic'; there are: basic, .*reread_row.*softmaxctl tune"):
+        gpu(tuning=tuning_file({"variant": "magic"}))
+
+
+def test_table_of_another_device_is_used_with_a_warning(gpu, tuning_file, caplog):
+    table = tuning_file(*tables.PLAIN, device="another")
+    backend = gpu(tuning=table)
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"{table} was made for another (simt), and is used for" in warning.getMessage()
+    assert backend.tuning == f"{table.name} (another, 2026-12-01)"
+    assert backend.plan(Work(5, 100, FLOAT32, False)).variant == "basic"
+
+
+def test_shipped_table_of_the_device_is_used_and_no_other_one(monkeypatch, open_backend, tuning_file, tmp_path, caplog):
+    monkeypatch.setattr(tuning, "_SHIPPED", tmp_path)
+    tuning_file({"variant": "reread_row"}, device="simulated device 9")
+    tuning_file({"variant": "reread_row"}, runtime="cuda")
+    assert open_backend("simt").tuning == "built-in"
+    table = tuning_file(*tables.PLAIN)
+    backend = open_backend("simt")
+    assert backend.tuning == f"shipped {table.name} (simulated device 0, 2026-12-01)"
+    assert backend.plan(Work(5, 100, FLOAT32, False)).variant == "basic"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    asked = tuning_file({"variant": "reread_row"})
+    assert open_backend("simt", tuning=asked).plan(Work(5, 100, FLOAT32, False)).variant == "reread_row"
+    monkeypatch.setenv("SIMT_DEVICES", "2")  # two names: the table is of one of them
+    assert open_backend("simt").tuning == "built-in"
+
+
+def test_variant_is_timed_and_pools_are_as_before(gpu):
+    backend = gpu(threads=1)
+    for variant in backend.candidates(100):
+        assert 0 < backend.time_variant(variant, 3, 100, "bfloat16") < 1
+    before = backend.pools()
+    assert all(pool.used_bytes == 0 for pool in before)
+    backend.time_variant("warp_row", 3, 100, "float16")
+    assert backend.pools() == before
+
+
+def test_variant_that_cannot_be_timed_is_refused_and_pools_are_as_before(gpu):
+    backend = gpu(threads=1)
+    for variant, rows, cols, said in (
+        ("warp_row", 1, 1025, "up to 1024"),
+        ("magic", 1, 1, "there are: basic"),
+        ("warp_row", 0, 5, "nothing to time"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            backend.time_variant(variant, rows, cols, "float32")
+    before = backend.pools()
+    with pytest.raises(MemoryError, match="reread_row, 1000000000 x 100000 float32"):
+        backend.time_variant("reread_row", 1_000_000_000, 100_000, "float32")
+    assert [pool.used_bytes for pool in backend.pools()] == [pool.used_bytes for pool in before]
+
+
+@pytest.mark.parametrize("call", ["MemcpyAsync", "Launch", "EventSynchronize"])
+def test_simulated_device_fault_while_timing_gives_memory_back(monkeypatch, open_backend, call):
+    backend = open_backend("simt", threads=1)
+    monkeypatch.setenv("SIMT_FAIL", call)
+    with pytest.raises(RuntimeError, match=r"simtErrorLaunchFailure \(warp_row, 3 x 100 float32, device 0\)"):
+        backend.time_variant("warp_row", 3, 100, "float32")
+    monkeypatch.delenv("SIMT_FAIL")
+    assert all(pool.used_bytes == 0 for pool in backend.pools())
+    assert backend.time_variant("warp_row", 3, 100, "float32") > 0
 
 
 def test_answer_says_how_long_each_phase_took_and_no_more_than_the_whole(gpu):
@@ -196,4 +295,6 @@ async def test_server_info_describes_the_gpu(gpu, serve, dial):
     assert info.backend == backend.name
     assert [variant.name for variant in info.variants] == [variant.name for variant in backend.variants]
     assert info.devices[0].name
+    assert info.tuning == backend.tuning
+    assert info.tuning
     assert {pool.name for pool in info.pools} >= {"device:0", "pinned:0"}

@@ -44,6 +44,8 @@ def _lines(server: ServerInfo) -> Iterator[tuple[str, str]]:
     yield "largest message", f"{server.max_message_bytes} bytes"
     for variant in server.variants:
         yield "variant", f"{variant.name}: {variant.note}"
+    if server.tuning:
+        yield "tuning", server.tuning
     for pool in server.pools:
         yield (
             "pool",

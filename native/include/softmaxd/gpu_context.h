@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +26,28 @@ struct GpuDevice {
 // Throws Unsupported where there is none; the message is the reason in one line: "no HIP device (hipErrorNoDevice)".
 std::vector<GpuDevice> gpu_devices();
 
+// The version of the driver, as the runtime counts it.
+// Throws Unsupported in a build without GPU support, DeviceError.
+int gpu_driver_version();
+
+inline constexpr std::size_t kNoLimit = SIZE_MAX;
+
+// A rule of the choice of a variant. It fits matrices up to a size, as far as the variant takes that many columns.
+struct Choice {
+  std::optional<DType> dtype;  // that it fits; none is each
+  std::size_t
+      max_rows;  // of one launch: a matrix goes to the device in blocks of about 1 MiB; kNoLimit fits any number
+  std::size_t max_cols;  // kNoLimit fits any number
+  std::string variant;
+};
+
+// Throws InvalidArgument for a variant that there is not, a limit of 0, or rules by which the number of rows would
+// decide between variants that give a row other bits. What no rule fits goes to reread_row.
+void check_choices(const std::vector<Choice>& choices);
+
 struct GpuOptions {
   std::vector<int> devices;       // indices; empty takes all
-  std::size_t max_basic_columns;  // the longest row that the variant basic computes by default
+  std::vector<Choice> choices;    // the first that fits decides; empty takes what is built in for such devices
   std::size_t threads;            // copy between callers' and pinned memory, the calling one included; 0 decides itself
   std::size_t device_pool_bytes;  // at most so many on each device; 0 takes 80 % of what is free at the start
 };
@@ -43,14 +64,14 @@ struct Phases {
 // Computes softmax on GPUs. A call goes to the device with the least work under way.
 //
 // In a steady state no call allocates memory of a device, or pinned memory: PoolUse::allocations stays as it is.
-// One row's bits depend on its values, its dtype, the device's kind and the variant, which depends on cols alone.
+// One row's bits depend on its values, its dtype, the device's kind and the choices, and on no other row: see Choice.
 // Results below 2^-126 are flushed to zero in float32 and bfloat16; float16 keeps its subnormals.
 //
 // Thread-safe. Where a call throws, what it borrowed is back and the next call may succeed.
 class GpuContext {
  public:
-  // Throws Unsupported where there is no device, InvalidArgument for a device that there is not, no column or more than
-  // 1024 threads, OutOfMemory, DeviceError.
+  // Throws Unsupported where there is no device, InvalidArgument for a device that there is not, choices that
+  // check_choices() refuses or more than 1024 threads, OutOfMemory, DeviceError.
   explicit GpuContext(const GpuOptions& options);
   ~GpuContext();
   GpuContext(const GpuContext&) = delete;
@@ -60,7 +81,7 @@ class GpuContext {
   void warm_up();
 
   // Says how softmax() will compute `matrix`.
-  // variant: a name from variants(), or empty for the default. Throws InvalidArgument for another name.
+  // variant: a name from variants(), or empty for what the choices say. Throws InvalidArgument for another name.
   Plan plan(const Matrix& matrix, std::string_view variant = {}) const;
 
   // Writes softmax(source) to destination; both are the host's, hold rows * cols elements at any alignment, and are the
@@ -68,6 +89,16 @@ class GpuContext {
   // Throws as plan() does, OutOfMemory where the matrix does not fit, DeviceError.
   Phases softmax(const void* source, void* destination, const Matrix& matrix, Options options = {},
                  std::string_view variant = {});
+
+  // Returns the seconds that a launch of `variant` takes on the first device, from its memory to its memory: the median
+  // of several runs of launches one behind the other. What the device's caches can hold of the matrix, they do.
+  // Throws InvalidArgument for an empty matrix or as plan() does, OutOfMemory where two matrices do not fit,
+  // DeviceError.
+  double time_variant(std::string_view variant, const Matrix& matrix);
+
+  // The names of the variants that take rows of `cols` columns and give them the same bits, so that a number of rows
+  // may decide between them.
+  std::vector<std::string_view> candidates(std::size_t cols) const;
 
   std::size_t threads() const;
   std::vector<GpuDevice> devices() const;

@@ -9,6 +9,12 @@ namespace {
 
 void choose_device(int index) { check(set_device(index), "choosing the device"); }
 
+DeviceProperties properties_of(int index) {
+  DeviceProperties properties;
+  check(device_properties(&properties, index), "asking for the device's properties");
+  return properties;
+}
+
 // The first step of making a context: what follows is made on this device.
 GpuDevice open(int index) {
   choose_device(index);
@@ -52,13 +58,19 @@ Lane::~Lane() {
 }
 
 GpuDevice describe_device(int index) {
-  DeviceProperties properties;
-  check(device_properties(&properties, index), "asking for the device's properties");
+  const DeviceProperties properties = properties_of(index);
   return {index, product_name(properties), static_cast<std::size_t>(properties.multiProcessorCount)};
+}
+
+Capacity capacity_of(int index) {
+  const DeviceProperties properties = properties_of(index);
+  return {static_cast<std::size_t>(properties.multiProcessorCount), properties.sharedMemPerBlock,
+          has_clusters(properties), properties.cooperativeLaunch != 0};
 }
 
 DeviceContext::DeviceContext(int index, std::size_t lane_count, std::size_t pool_bytes)
     : device(open(index)),
+      capacity(capacity_of(index)),
       device_pool("device:" + std::to_string(index), {allocate_device, release_device}, pool_limit(pool_bytes)),
       // Pieces alone are lent from it, and lanes have a fixed number of them.
       pinned_pool("pinned:" + std::to_string(index), {allocate_pinned, release_pinned}, SIZE_MAX),

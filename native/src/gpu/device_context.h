@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "gpu/buffer_pool.h"
+#include "gpu/choice.h"
 #include "gpu/gpu_runtime.h"
 #include "gpu/shelf.h"
 #include "gpu/variants.h"
@@ -65,8 +66,9 @@ struct Lane {
   Slot slots[kSlots];
 };
 
-// Throws DeviceError.
+// Both throw DeviceError.
 GpuDevice describe_device(int index);
+Capacity capacity_of(int index);
 
 struct DeviceContext {
   // Makes `lanes` lanes, and the memory that all of them take at once.
@@ -77,6 +79,7 @@ struct DeviceContext {
   void make_current() const;
 
   const GpuDevice device;
+  const Capacity capacity;
   BufferPool device_pool;
   BufferPool pinned_pool;
   Shelf<Lane> lanes;

@@ -12,7 +12,7 @@ namespace softmaxd::gpu {
 // takes max * log2(e), rounded to an integer, off the exponent. Beyond, x and max are within a factor of two of each
 // other wherever the result is not 0, and their difference is exact (P. Sterbenz, Floating-Point Computation, 1974).
 //
-// k adds 2, so that what is 2^-126 of a sum is a normal number. Below 2^-127 of the maximum the result is 0, for a NaN,
+// k adds 2, so that what is 2^-126 of a sum is a normal number. Below 2^-128 of the maximum the result is 0, for a NaN,
 // or +inf, it is NaN.
 //
 // Source for the reduction: W. J. Cody and W. Waite, Software Manual for the Elementary Functions (1980), chapter 6.
@@ -25,17 +25,15 @@ class Exponential {
     const bool is_far = magnitude >= 208.0F && magnitude < INFINITY;
     subtrahend_ = is_far ? max : 0.0F;
     shifted_ = is_far ? kMagic : fmaf(max, kLog2e, kMagic);
-    exponent_bits_ = 127U + kHeadroom - __float_as_uint(shifted_);
-    lowest_ = ((shifted_ - kMagic) - 125.0F - kHeadroom) * kLn2;
+    exponent_bits_ = (127U + kHeadroom - __float_as_uint(shifted_)) << 23;
+    lowest_ = ((shifted_ - kMagic) - 127.0F - kHeadroom) * kLn2;
   }
 
   __device__ float operator()(float x) const {
-    const float y = x - subtrahend_;
     float fraction;
-    const float shifted = reduce(y, fraction);
-    const float power = __uint_as_float((__float_as_uint(shifted) + exponent_bits_) << 23);
-    const float result = exp2_of_fraction(fraction) * power;  // a product: it keeps a NaN
-    return y < lowest_ ? 0.0F : result;
+    const float shifted = reduce(not_below(x - subtrahend_, lowest_), fraction);
+    // At the lowest, all bits of the power are 0. A product: it keeps a NaN.
+    return exp2_of_fraction(fraction) * __uint_as_float((__float_as_uint(shifted) << 23) + exponent_bits_);
   }
 
   // Returns what turns an exponential of this maximum into one of a larger one; 0 where there is nothing but -inf.

@@ -7,9 +7,11 @@
 
 #include "cpu/thread_pool.h"
 #include "cpu/topology.h"
+#include "gpu/choice.h"
 #include "gpu/device_context.h"
 #include "gpu/pipeline.h"
 #include "gpu/runtime_error.h"
+#include "gpu/timing.h"
 #include "gpu/variants.h"
 
 namespace softmaxd {
@@ -59,6 +61,29 @@ std::string describe(const Matrix& matrix) {
   return std::to_string(matrix.rows) + " x " + std::to_string(matrix.cols) + " " + std::string(name_of(matrix.dtype));
 }
 
+const gpu::Variant& variant_for(std::string_view name, std::size_t cols) {
+  const gpu::Variant& variant = gpu::variant_named(name);
+  if (cols <= variant.max_columns) return variant;
+  throw InvalidArgument("the variant " + std::string(name) + " does not take " + std::to_string(cols) +
+                        " columns; it takes up to " + std::to_string(variant.max_columns));
+}
+
+// Returns what act() does; what it throws says on what it was at work.
+template <class Act>
+auto with_circumstances(const gpu::Variant& variant, const Matrix& matrix, const GpuDevice& device, Act act) {
+  const auto told = [&](const std::exception& error) {
+    return std::string(error.what()) + " (" + std::string(variant.name) + ", " + describe(matrix) + ", device " +
+           std::to_string(device.index) + ")";
+  };
+  try {
+    return act();
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(told(error));
+  } catch (const DeviceError& error) {
+    throw DeviceError(told(error));
+  }
+}
+
 }  // namespace
 
 const char* gpu_runtime() { return gpu::kRuntimeName; }
@@ -70,6 +95,12 @@ std::vector<GpuDevice> gpu_devices() {
   return devices;
 }
 
+int gpu_driver_version() {
+  int version = 0;
+  gpu::check(gpu::driver_version(&version), "asking for the driver's version");
+  return version;
+}
+
 struct GpuContext::Impl {
   struct Device {
     Device(int index, std::size_t lanes, std::size_t pool_bytes) : context(index, lanes, pool_bytes) {}
@@ -78,27 +109,33 @@ struct GpuContext::Impl {
   };
 
   explicit Impl(const GpuOptions& options)
-      : max_basic_columns(options.max_basic_columns),
-        threads(cpu::thread_count(options.threads, kDefaultThreads)),
-        pool(threads - 1) {
-    if (max_basic_columns == 0) throw InvalidArgument("max_basic_columns is 0; it must be 1 or more");
+      : choices(options.choices), threads(cpu::thread_count(options.threads, kDefaultThreads)), pool(threads - 1) {
     for (const int index : chosen_devices(options.devices)) {
       devices.push_back(std::make_unique<Device>(index, threads + kCallers, options.device_pool_bytes));
     }
+    if (options.choices.empty()) choices = gpu::Choices(gpu::default_choices(least_capacity()));
   }
 
-  const gpu::Variant& choose(const Matrix& matrix, std::string_view name) const {
-    if (name.empty()) return gpu::variants()[matrix.cols <= max_basic_columns ? gpu::kBasic : gpu::kFivePass];
-    std::string names;
-    for (const gpu::Variant& variant : gpu::variants()) {
-      if (variant.name == name && matrix.cols > variant.max_columns) {
-        throw InvalidArgument("the variant " + std::string(name) + " does not take " + std::to_string(matrix.cols) +
-                              " columns; it takes up to " + std::to_string(variant.max_columns));
-      }
-      if (variant.name == name) return variant;
-      names.append(" ").append(variant.name);
+  // A call is planned before its device is known: what suits the least of them suits all.
+  gpu::Capacity least_capacity() const {
+    gpu::Capacity least = devices.front()->context.capacity;
+    for (const auto& device : devices) least = gpu::least_of(least, device->context.capacity);
+    return least;
+  }
+
+  // What computes a call, and in which blocks.
+  struct Chosen {
+    const gpu::Variant& variant;
+    gpu::Blocks blocks;
+  };
+
+  Chosen choose(const Matrix& matrix, std::string_view name) const {
+    if (!name.empty()) {
+      const gpu::Variant& named = variant_for(name, matrix.cols);
+      return {named, gpu::blocks_of(matrix, named.workspace_bytes({1, matrix.cols, matrix.dtype}), threads)};
     }
-    throw InvalidArgument("there is no variant '" + std::string(name) + "'; there are:" + names);
+    const auto blocks = gpu::blocks_of(matrix, choices.row_workspace_bytes(matrix.dtype, matrix.cols), threads);
+    return {choices.variant_for({blocks.rows, matrix.cols, matrix.dtype}), blocks};
   }
 
   // A call's load on the device that had the least when it came; it ends with the call, however that ends.
@@ -126,7 +163,7 @@ struct GpuContext::Impl {
     Device* device_;
   };
 
-  const std::size_t max_basic_columns;
+  gpu::Choices choices;
   const std::size_t threads;
   cpu::ThreadPool pool;
   std::vector<std::unique_ptr<Device>> devices;
@@ -141,40 +178,49 @@ void GpuContext::warm_up() {
   std::vector<float> destination(source.size());
   for (const auto& device : impl_->devices) {
     for (const gpu::Variant& variant : gpu::variants()) {
+      if (variant.max_columns == 0) continue;  // not for this runtime
       for (std::size_t dtype = 0; dtype < kDTypeCount; ++dtype) {
         const gpu::Request request{reinterpret_cast<const std::byte*>(source.data()),
                                    reinterpret_cast<std::byte*>(destination.data()),
                                    {2, source.size() / 2, static_cast<DType>(dtype)},
                                    {}};
-        gpu::run_pipeline(device->context, impl_->pool, variant, request);
+        const gpu::Blocks blocks = impl_->choose(request.matrix, variant.name).blocks;
+        gpu::run_pipeline(device->context, impl_->pool, variant, blocks, request);
       }
     }
   }
 }
 
 Plan GpuContext::plan(const Matrix& matrix, std::string_view variant) const {
-  return gpu::plan_of(matrix, impl_->choose(matrix, variant));
+  return gpu::plan_of(matrix, impl_->choose(matrix, variant).variant);
 }
 
 Phases GpuContext::softmax(const void* source, void* destination, const Matrix& matrix, Options options,
                            std::string_view variant) {
-  const gpu::Variant& chosen = impl_->choose(matrix, variant);
+  const Impl::Chosen chosen = impl_->choose(matrix, variant);
   if (matrix.rows == 0 || matrix.cols == 0) return {};
   const gpu::Request request{static_cast<const std::byte*>(source), static_cast<std::byte*>(destination), matrix,
                              options};
   const Impl::Load load(*impl_, matrix.rows * matrix.cols * item_size(matrix.dtype));
   gpu::DeviceContext& device = load.context();
-  const auto with_circumstances = [&](const std::exception& error) {
-    return std::string(error.what()) + " (" + std::string(chosen.name) + ", " + describe(matrix) + ", device " +
-           std::to_string(device.device.index) + ")";
-  };
-  try {
-    return gpu::run_pipeline(device, impl_->pool, chosen, request);
-  } catch (const OutOfMemory& error) {
-    throw OutOfMemory(with_circumstances(error));
-  } catch (const DeviceError& error) {
-    throw DeviceError(with_circumstances(error));
+  return with_circumstances(chosen.variant, matrix, device.device, [&] {
+    return gpu::run_pipeline(device, impl_->pool, chosen.variant, chosen.blocks, request);
+  });
+}
+
+double GpuContext::time_variant(std::string_view variant, const Matrix& matrix) {
+  if (matrix.rows == 0 || matrix.cols == 0) throw InvalidArgument("there is nothing to time in " + describe(matrix));
+  const gpu::Variant& timed = variant_for(variant, matrix.cols);
+  gpu::DeviceContext& device = impl_->devices.front()->context;
+  return with_circumstances(timed, matrix, device.device, [&] { return gpu::time_variant(device, timed, matrix); });
+}
+
+std::vector<std::string_view> GpuContext::candidates(std::size_t cols) const {
+  std::vector<std::string_view> names;
+  for (const gpu::Variant& variant : gpu::variants()) {
+    if (variant.is_by_leaves && cols <= variant.max_columns) names.emplace_back(variant.name);
   }
+  return names;
 }
 
 std::size_t GpuContext::threads() const { return impl_->threads; }

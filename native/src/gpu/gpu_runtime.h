@@ -8,6 +8,7 @@
 #include "simt.h"
 #include "simt_runtime.h"
 #elif defined(__CUDACC__)
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #else
@@ -43,6 +44,7 @@ using DeviceProperties = simtDeviceProp;
 inline Error allocate_pinned(void** data, std::size_t bytes) { return simtMallocHost(data, bytes); }
 inline Error release_pinned(void* data) { return simtFreeHost(data); }
 inline std::string product_name(const DeviceProperties& properties) { return properties.name; }
+inline bool has_clusters(const DeviceProperties& properties) { return properties.clusters != 0; }
 #elif defined(__CUDACC__)
 inline constexpr const char* kRuntimeName = "cuda";
 inline constexpr Error kOutOfMemory = cudaErrorMemoryAllocation;
@@ -52,6 +54,7 @@ using DeviceProperties = cudaDeviceProp;
 inline Error allocate_pinned(void** data, std::size_t bytes) { return cudaMallocHost(data, bytes); }
 inline Error release_pinned(void* data) { return cudaFreeHost(data); }
 inline std::string product_name(const DeviceProperties& properties) { return properties.name; }
+inline bool has_clusters(const DeviceProperties& properties) { return properties.major >= 9; }
 #else
 inline constexpr const char* kRuntimeName = "hip";
 inline constexpr Error kOutOfMemory = hipErrorOutOfMemory;
@@ -67,6 +70,7 @@ inline std::string product_name(const DeviceProperties& properties) {
   const std::string name = properties.name;
   return name.empty() ? properties.gcnArchName : name + " (" + properties.gcnArchName + ")";
 }
+inline bool has_clusters(const DeviceProperties&) { return false; }
 #endif
 
 inline const char* error_name(Error error) { return SOFTMAXD_NAME(GetErrorName)(error); }
@@ -270,6 +274,55 @@ __device__ inline float shuffle_xor(float value, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
 #else
   return __shfl_xor(value, mask);
+#endif
+}
+
+// Returns the word of another lane of the `width` that this one is among; all of them come here.
+__device__ inline std::uint32_t shuffle_from(std::uint32_t word, unsigned lane, unsigned width) {
+#if defined(__CUDACC__)
+  return __shfl_sync(0xFFFFFFFFU, word, static_cast<int>(lane), static_cast<int>(width));
+#else
+  return __float_as_uint(__shfl(__uint_as_float(word), static_cast<int>(lane), static_cast<int>(width)));
+#endif
+}
+
+// The larger of two; NaN where x is.
+__device__ inline float not_below(float x, float lowest) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  float result;  // one instruction in place of two
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(lowest));
+  return result;
+#else
+  return x < lowest ? lowest : x;
+#endif
+}
+
+// 1 / x, rounded to nearest.
+__device__ inline float reciprocal(float x) {
+#if defined(__CUDACC__)
+  return __frcp_rn(x);
+#else
+  return 1.0F / x;
+#endif
+}
+
+// A number that is not negative, or 0 where it is below 2^-126.
+__device__ inline float flush(float x) {
+#if defined(__CUDACC__)
+  float result;  // one instruction in place of two
+  asm("mul.ftz.f32 %0, %1, 0f3F800000;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return x < 1.17549435e-38F ? 0.0F : x;
+#endif
+}
+
+// Writes 16 bytes at once, to a multiple of 16.
+__device__ inline void write_16_bytes(void* to, const uint4& bytes) {
+#if defined(__CUDACC__)
+  __stwb(static_cast<uint4*>(to), bytes);  // an assignment becomes four, where the registers do not lie side by side
+#else
+  *static_cast<uint4*>(to) = bytes;
 #endif
 }
 

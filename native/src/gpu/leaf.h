@@ -87,6 +87,40 @@ __device__ inline float leaf_factor(float leaf_max, const Stats& row, bool zero_
   return ratio * factor_of(row.sum, zero_masked_rows);
 }
 
+// Four words of 32 bits: what is read and written at once.
+struct Words {
+  std::uint32_t at[4];
+};
+
+__device__ inline Words read_words(const void* from) {
+  const uint4 bytes = *static_cast<const uint4*>(from);
+  return {{bytes.x, bytes.y, bytes.z, bytes.w}};
+}
+
+__device__ inline void write_words(void* to, const Words& words) {
+  write_16_bytes(to, {words.at[0], words.at[1], words.at[2], words.at[3]});
+}
+
+// Returns the 16 bytes that begin `bytes` after the first of `low`, of which `high` is the continuation; a multiple of
+// kUnit, up to 16. No index that is found while it runs: that would put the words into memory.
+template <unsigned kUnit>
+__device__ Words cut_words(const Words& low, const Words& high, unsigned bytes) {
+  std::uint32_t words[9] = {low.at[0],  low.at[1],  low.at[2],  low.at[3], high.at[0],
+                            high.at[1], high.at[2], high.at[3], 0};
+#pragma unroll
+  for (unsigned step = 4; step >= 1; step /= 2) {
+    const bool is_moved = (bytes & step * 4) != 0;
+#pragma unroll
+    for (unsigned i = 0; i + step < 9; ++i) words[i] = is_moved ? words[i + step] : words[i];
+  }
+  if constexpr (kUnit == 2) {
+    const bool is_moved = (bytes & 2) != 0;
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) words[i] = is_moved ? words[i] >> 16 | words[i + 1] << 16 : words[i];
+  }
+  return {{words[0], words[1], words[2], words[3]}};
+}
+
 // One lane's elements of a leaf: kVectors times 16 bytes. kLanes lanes share the leaf.
 template <class Element, unsigned kVectors, unsigned kLanes = kLeafLanes>
 class LeafPart {
@@ -101,20 +135,11 @@ class LeafPart {
     for (unsigned vector = 0; vector < kVectors; ++vector) {
       const unsigned column = column_of(vector, lane);
       if constexpr (kAligned) {
-        const uint4 bytes = column < cols ? *reinterpret_cast<const uint4*>(leaf + column) : uint4{};
-        const std::uint32_t words[] = {bytes.x, bytes.y, bytes.z, bytes.w};
-#pragma unroll
-        for (unsigned i = 0; i < kVectorItems; ++i) {
-          const std::uint32_t word = words[i / kWordItems] >> (i % kWordItems * kItemBits);
-          const float value = Element::load(Element::from_bits(static_cast<typename Element::Bits>(word)));
-          values_[vector * kVectorItems + i] = column < cols ? value : -INFINITY;
-        }
+        Words words{{Element::kNothing, Element::kNothing, Element::kNothing, Element::kNothing}};
+        if (column < cols) words = read_words(leaf + column);
+        unpack(vector, words);
       } else {
-        const unsigned there = column < cols ? cols - column : 0;
-#pragma unroll
-        for (unsigned i = 0; i < kVectorItems; ++i) {
-          values_[vector * kVectorItems + i] = i < there ? Element::load(leaf[column + i]) : -INFINITY;
-        }
+        read_unaligned(leaf, vector, column, cols);
       }
     }
   }
@@ -136,37 +161,106 @@ class LeafPart {
     return {max, reduce_lanes<Sum, kLanes>((sums[0] + sums[1]) + (sums[2] + sums[3]))};
   }
 
-  // Writes the exponentials times `factor`.
+  // Writes the exponentials times `factor`. All lanes that share the leaf come here.
   template <bool kAligned>
   __device__ void write(Item* leaf, unsigned lane, unsigned cols, float factor) const {
+    if constexpr (kAligned) {
 #pragma unroll
-    for (unsigned vector = 0; vector < kVectors; ++vector) {
-      const unsigned column = column_of(vector, lane);
-      if constexpr (kAligned) {
-        // Shifts, and not a copy of memory, which hipcc makes through memory.
-        std::uint32_t words[4] = {};
-#pragma unroll
-        for (unsigned i = 0; i < kVectorItems; ++i) {
-          const std::uint32_t bits = Element::to_bits(Element::store(values_[vector * kVectorItems + i] * factor));
-          words[i / kWordItems] |= bits << (i % kWordItems * kItemBits);
-        }
-        if (column < cols) *reinterpret_cast<uint4*>(leaf + column) = {words[0], words[1], words[2], words[3]};
-      } else {
-#pragma unroll
-        for (unsigned i = 0; i < kVectorItems; ++i) {
-          if (column + i < cols) leaf[column + i] = Element::store(values_[vector * kVectorItems + i] * factor);
-        }
+      for (unsigned vector = 0; vector < kVectors; ++vector) {
+        const unsigned column = column_of(vector, lane);
+        const Words words = pack(vector, factor);
+        if (column < cols) write_words(leaf + column, words);
       }
+    } else {
+      write_unaligned(leaf, lane, cols, factor);
     }
   }
 
  private:
   static constexpr unsigned kItems = kVectors * kVectorItems;
-  static constexpr unsigned kItemBits = 8 * sizeof(Item);
   static constexpr unsigned kWordItems = 4 / sizeof(Item);
 
   __device__ static unsigned column_of(unsigned vector, unsigned lane) {
     return (vector * kLanes + lane) * kVectorItems;
+  }
+
+  // Items from the last multiple of 16 bytes to `leaf`.
+  __device__ static unsigned shift_of(const Item* leaf) {
+    return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(leaf) % 16 / sizeof(Item));
+  }
+
+  __device__ void unpack(unsigned vector, const Words& words) {
+#pragma unroll
+    for (unsigned word = 0; word < 4; ++word) {
+      float items[kWordItems];
+      Element::unpack(words.at[word], items);
+#pragma unroll
+      for (unsigned i = 0; i < kWordItems; ++i) values_[vector * kVectorItems + word * kWordItems + i] = items[i];
+    }
+  }
+
+  __device__ Words pack(unsigned vector, float factor) const {
+    Words words;
+#pragma unroll
+    for (unsigned word = 0; word < 4; ++word) {
+      float items[kWordItems];
+#pragma unroll
+      for (unsigned i = 0; i < kWordItems; ++i) {
+        items[i] = values_[vector * kVectorItems + word * kWordItems + i] * factor;
+      }
+      words.at[word] = Element::pack(items);
+    }
+    return words;
+  }
+
+  // By the two aligned vectors that a vector lies in, if they lie in the leaf themselves; else item by item.
+  __device__ void read_unaligned(const Item* leaf, unsigned vector, unsigned column, unsigned cols) {
+    const unsigned shift = shift_of(leaf);
+    if (column >= shift && column - shift + 2 * kVectorItems <= cols) {
+      const Item* const low = leaf + column - shift;
+      unpack(vector, cut_words<sizeof(Item)>(read_words(low), read_words(low + kVectorItems),
+                                             shift * static_cast<unsigned>(sizeof(Item))));
+      return;
+    }
+    const unsigned there = column < cols ? cols - column : 0;
+#pragma unroll
+    for (unsigned i = 0; i < kVectorItems; ++i) {
+      values_[vector * kVectorItems + i] = i < there ? Element::load(leaf[column + i]) : -INFINITY;
+    }
+  }
+
+  // Each lane writes an aligned vector: the end of what the lane before it has, and the beginning of its own; item by
+  // item, where not all of it is the leaf's.
+  __device__ void write_unaligned(Item* leaf, unsigned lane, unsigned cols, float factor) const {
+    const unsigned shift = shift_of(leaf);
+    Words before{};  // of lane 0: what the last lane had of the vector before
+#pragma unroll
+    for (unsigned vector = 0; vector <= kVectors; ++vector) {
+      const Words own = vector < kVectors ? pack(vector, factor) : Words{};
+      Words turned;
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) turned.at[i] = shuffle_from(own.at[i], (lane + kLanes - 1) % kLanes, kLanes);
+      Words low = turned;
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) low.at[i] = lane == 0 ? before.at[i] : turned.at[i];
+      before = turned;
+      const Words words = cut_words<sizeof(Item)>(low, own, 16 - shift * static_cast<unsigned>(sizeof(Item)));
+      const unsigned column = column_of(vector, lane);
+      if (column >= shift && column - shift + kVectorItems <= cols && vector < kVectors) {
+        write_words(leaf + column - shift, words);
+      } else if (vector < kVectors || lane == 0) {
+        write_items(leaf, column, shift, cols, words);
+      }
+    }
+  }
+
+  // Writes those items of a vector that begins `shift` before `column` that the leaf has.
+  __device__ static void write_items(Item* leaf, unsigned column, unsigned shift, unsigned cols, const Words& words) {
+#pragma unroll
+    for (unsigned i = 0; i < kVectorItems; ++i) {
+      const unsigned own = column + i - shift;  // beyond `cols`, too, where it is before the leaf
+      if (own < cols) leaf[own] = Element::item(words.at[i / kWordItems], i % kWordItems);
+    }
   }
 
   float values_[kItems];

@@ -247,23 +247,10 @@ double compute_alone(DeviceContext& device, const Variant& variant, const Matrix
   }
 }
 
-// Rows that go through a slot at once; 0 where one does not fit.
-std::size_t rows_per_block(const Variant& variant, const Matrix& matrix, std::size_t threads) {
-  const Matrix row{1, matrix.cols, matrix.dtype};
-  const std::size_t row_bytes = row_bytes_of(row);
-  const std::size_t row_workspace = variant.workspace_bytes(row);
-  std::size_t most = kPieceBytes / row_bytes;
-  if (row_workspace != 0) most = std::min(most, kSlotWorkspaceBytes / row_workspace);
-  // A piece for each slot of each thread.
-  const std::size_t share = matrix.rows * row_bytes / (threads * Lane::kSlots);
-  const std::size_t wanted = std::clamp(share, kSmallestPieceBytes, kPieceBytes) / row_bytes;
-  return std::min(most, std::max<std::size_t>(1, wanted));
-}
-
-Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Request& request) {
+Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, std::size_t rows_at_once,
+                const Request& request) {
   const std::lock_guard turn(device.wide_turn);
   const std::size_t row_bytes = row_bytes_of(request.matrix);
-  const std::size_t rows_at_once = std::max<std::size_t>(1, kWideGroupBytes / row_bytes);
   Phases phases{};
   for (std::size_t row = 0; row < request.matrix.rows; row += rows_at_once) {
     const auto start = Clock::now();
@@ -284,15 +271,27 @@ Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& 
 
 }  // namespace
 
-Phases run_pipeline(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Request& request) {
+Blocks blocks_of(const Matrix& matrix, std::size_t row_workspace_bytes, std::size_t threads) {
+  if (matrix.rows == 0 || matrix.cols == 0) return {matrix.rows, true};
+  const std::size_t row_bytes = row_bytes_of(matrix);
+  std::size_t most = kPieceBytes / row_bytes;
+  if (row_workspace_bytes != 0) most = std::min(most, kSlotWorkspaceBytes / row_workspace_bytes);
+  if (most == 0) return {std::clamp<std::size_t>(kWideGroupBytes / row_bytes, 1, matrix.rows), false};
+  // A piece for each slot of each thread.
+  const std::size_t share = matrix.rows * row_bytes / (threads * Lane::kSlots);
+  const std::size_t wanted = std::clamp(share, kSmallestPieceBytes, kPieceBytes) / row_bytes;
+  return {std::min({most, std::max<std::size_t>(1, wanted), matrix.rows}), true};
+}
+
+Phases run_pipeline(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Blocks& blocks,
+                    const Request& request) {
   const auto begun = Clock::now();
   device.make_current();
-  const std::size_t rows = rows_per_block(variant, request.matrix, threads.helpers() + 1);
-  if (rows == 0) return run_wide(device, threads, variant, request);
+  if (!blocks.fit_slots) return run_wide(device, threads, variant, blocks.rows, request);
   const auto start = device.start_events.borrow();
-  BlockWork blocks(device, variant, request, rows, *start);
-  blocks.run(threads);
-  return blocks.phases(seconds_since(begun));
+  BlockWork work(device, variant, request, blocks.rows, *start);
+  work.run(threads);
+  return work.phases(seconds_since(begun));
 }
 
 }  // namespace softmaxd::gpu

@@ -65,7 +65,7 @@ class CompensatedSum {
 // Returns 1 / sum, with the answer for a row of nothing but -inf, whose sum is 0.
 __device__ inline float factor_of(float sum, bool zero_masked_rows) {
   if (sum == 0.0F) return zero_masked_rows ? 0.0F : NAN;
-  return 1.0F / sum;
+  return reciprocal(sum);
 }
 
 }  // namespace softmaxd::gpu

@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(kThreads)
   LeafPart<Element, kVectors, kLanes> part;
   part.template read<kAligned>(source + start, lane, own_cols);
   const Stats stats = part.exponentiate();
-  part.template write<kAligned>(destination + start, lane, own_cols, leaf_factor(stats.max, stats, zero_masked_rows));
+  // leaf_factor() would multiply by 1.
+  part.template write<kAligned>(destination + start, lane, own_cols, factor_of(stats.sum, zero_masked_rows));
 }
 
 template <class Element, bool kAligned, unsigned kVectors, unsigned kLanes>

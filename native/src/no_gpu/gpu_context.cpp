@@ -14,6 +14,8 @@ namespace {
 
 const char* gpu_runtime() { return nullptr; }
 std::vector<GpuDevice> gpu_devices() { refuse(); }
+int gpu_driver_version() { refuse(); }
+void check_choices(const std::vector<Choice>&) { refuse(); }
 
 struct GpuContext::Impl {};
 GpuContext::GpuContext(const GpuOptions&) { refuse(); }
@@ -21,6 +23,8 @@ GpuContext::~GpuContext() = default;
 void GpuContext::warm_up() { refuse(); }
 Plan GpuContext::plan(const Matrix&, std::string_view) const { refuse(); }
 Phases GpuContext::softmax(const void*, void*, const Matrix&, Options, std::string_view) { refuse(); }
+double GpuContext::time_variant(std::string_view, const Matrix&) { refuse(); }
+std::vector<std::string_view> GpuContext::candidates(std::size_t) const { refuse(); }
 std::size_t GpuContext::threads() const { refuse(); }
 std::vector<GpuDevice> GpuContext::devices() const { refuse(); }
 std::vector<VariantNote> GpuContext::variants() const { refuse(); }

@@ -17,12 +17,21 @@ from softmaxd_server.errors import BackendUnavailableError
 
 _log = logging.getLogger(__name__)
 
+
+def _open_untuned(make: Callable[[Config], Backend], config: Config) -> Backend:
+    if config.tuning is not None:
+        raise BackendUnavailableError(
+            f"got --tuning {config.tuning}, and tuning tables are for GPUs: leave it out, or use --backend hip or cuda"
+        )
+    return make(config)
+
+
 # Name -> how to open it; in the order in which `auto` tries them.
 BACKENDS: dict[str, Callable[[Config], Backend]] = {
     "hip": partial(GpuBackend, "hip"),
     "cuda": partial(GpuBackend, "cuda"),
-    "cpu": CpuBackend,
-    "numpy": lambda config: NumpyBackend(),
+    "cpu": partial(_open_untuned, CpuBackend),
+    "numpy": partial(_open_untuned, lambda config: NumpyBackend()),
 }
 AUTO = "auto"
 

@@ -87,6 +87,10 @@ class Backend(Protocol):
         """The variants that it chooses from."""
 
     @property
+    def tuning(self) -> str:
+        """What chooses between the variants of a GPU, for a person; empty where the backend is not tuned."""
+
+    @property
     def inline_bytes(self) -> int:
         """The largest request, in bytes, that the event loop may compute itself: it takes about 100 us at most."""
 

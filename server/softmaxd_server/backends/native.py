@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from softmaxd_server import tuning
 from softmaxd_server.backends.arrays import check_variant, operands
 from softmaxd_server.backends.base import Device, Plan, PoolUse, Variant, Work, warm_up_every_type
 from softmaxd_server.config import Config, device_indices
-from softmaxd_server.errors import BackendUnavailableError
+from softmaxd_server.errors import BackendUnavailableError, TuningError
 
 if TYPE_CHECKING:
     import softmaxd_native
 
+    _Choice = tuple[str | None, int | None, int | None, str]  # dtype, max_rows, max_cols, variant
     _Context = softmaxd_native.CpuContext | softmaxd_native.GpuContext
 
 _INSTALL = "pip install ./native from a checkout of softmaxd (it needs a C++20 compiler and Google Highway)"
@@ -78,6 +81,7 @@ class CpuBackend(_NativeBackend):
     """
 
     name = "cpu"
+    tuning = ""
     # 64 KiB in wide rows take 8-38 us on a Xeon with AVX-512, 256 KiB 57-84 us.
     inline_bytes = 128 * 1024
     _context: softmaxd_native.CpuContext
@@ -105,10 +109,11 @@ class GpuBackend(_NativeBackend):
 
     Args:
         name: The runtime that `softmaxd_native` must be built for, hip or cuda.
-        config: `device`, `threads`, `max_basic_columns` and `device_pool_bytes` are used.
+        config: `device`, `threads`, `tuning` and `device_pool_bytes` are used.
 
     Raises:
         BackendUnavailableError: There is no such build, no device, or not the one that was asked for.
+        TuningError: The tuning table cannot be read, or its rules cannot be used.
     """
 
     # A request waits while others keep the device busy: never on the event loop.
@@ -124,10 +129,13 @@ class GpuBackend(_NativeBackend):
                 f"backend {name}: softmaxd_native was built {built}: build it with SOFTMAXD_GPU={name.upper()} "
                 "make setup, or use --backend cpu"
             )
+        indices = device_indices(config.device)
         try:
+            names = [product for index, product, _ in module.gpu_devices() if not indices or index in indices]
+            choices, self.tuning = _choices_for(module, names, config.tuning)
             context = module.GpuContext(
-                devices=device_indices(config.device),
-                max_basic_columns=config.max_basic_columns,
+                devices=indices,
+                choices=choices,
                 threads=config.threads,
                 device_pool_bytes=config.device_pool_bytes,
             )
@@ -137,6 +145,8 @@ class GpuBackend(_NativeBackend):
                 "or use --backend cpu"
             ) from error
         super().__init__(context)
+        self.driver = str(module.gpu_driver_version())
+        """The driver's version, as the runtime counts it."""
         self.devices: Sequence[Device] = tuple(
             Device(product, multiprocessors, "multiprocessors") for _, product, multiprocessors in context.devices
         )
@@ -152,6 +162,38 @@ class GpuBackend(_NativeBackend):
             prefix, source, rows, cols, element.name, zero_masked_rows=zero_masked_rows
         )
         return answer, {"upload": upload, "kernel": kernel, "download": download}
+
+    def candidates(self, cols: int) -> Sequence[str]:
+        """Return the variants that a tuning may choose between for rows of `cols` columns: they give the same bits."""
+        return self._context.candidates(cols)
+
+    def time_variant(self, variant: str, rows: int, cols: int, dtype: str) -> float:
+        """Return the seconds of one launch on the first device, from its memory to its memory.
+
+        Raises:
+            ValueError: There is no such variant, or it does not take such rows.
+            MemoryError: The matrix and its result do not fit.
+        """
+        return self._context.time_variant(variant, rows, cols, dtype)
+
+
+def _choices_for(module: ModuleType, devices: Sequence[str], path: Path | None) -> tuple[list[_Choice], str]:
+    """Return the rules that choose variants, none for the built-in ones, and what they are for a person.
+
+    Raises:
+        TuningError: The table cannot be read, or its rules cannot be used.
+    """
+    found = tuning.find(module.gpu_runtime, devices, path)
+    if found is None:
+        return [], "built-in"
+    choices: list[_Choice] = [
+        (choice.dtype, choice.max_rows, choice.max_cols, choice.variant) for choice in found.table.choices
+    ]
+    try:
+        module.check_choices(choices)
+    except module.InvalidArgument as error:
+        raise TuningError(f"{found.origin}: {error}; or make another table with softmaxctl tune") from error
+    return choices, f"{found.origin} ({found.table.device}, {found.table.date})"
 
 
 def _load() -> ModuleType:

@@ -24,6 +24,7 @@ class NumpyBackend:
     name = "numpy"
     devices: Sequence[Device] = (Device("numpy", 1, "threads"),)
     variants: Sequence[Variant] = (VARIANT,)
+    tuning = ""
     # 4096 elements of 2 bytes take 30-103 us on a Xeon with AVX-512.
     inline_bytes = 8 * 1024
 

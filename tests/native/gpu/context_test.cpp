@@ -17,15 +17,23 @@
 #include "softmaxd/error.h"
 #include "softmaxd/gpu_context.h"
 
+using softmaxd::Choice;
 using softmaxd::GpuContext;
 using softmaxd::GpuOptions;
+using softmaxd::kNoLimit;
 using softmaxd::Matrix;
 using softmaxd::gpu::kPieceBytes;
 using testing::Bytes;
 
 namespace {
 
-constexpr std::size_t kMaxBasicColumns = 300;
+// Of float16 the columns alone decide, between the readable variants; else the number of rows does too.
+const std::vector<Choice> kChoices{{softmaxd::DType::kFloat16, kNoLimit, 300, "basic"},
+                                   {softmaxd::DType::kFloat16, kNoLimit, kNoLimit, "five_pass"},
+                                   {{}, 1, kNoLimit, "split_row"},
+                                   {{}, kNoLimit, 1024, "warp_row"},
+                                   {{}, kNoLimit, kNoLimit, "reread_row"}};
+
 constexpr std::size_t kThreads = 3;
 constexpr std::size_t kCallers = 3;
 
@@ -91,8 +99,8 @@ std::size_t allocations(const GpuContext& context) {
   return sum;
 }
 
-void check_steady_state(bool is_quick) {
-  GpuContext context(GpuOptions{{}, kMaxBasicColumns, kThreads, 0});
+void check_steady_state(const std::vector<Choice>& choices, bool is_quick) {
+  GpuContext context(GpuOptions{{}, choices, kThreads, 0});
   for (const auto& device : context.devices()) {
     std::printf("device %d: %s, %s\n", device.index, softmaxd::gpu_runtime(), device.name.c_str());
   }
@@ -107,10 +115,10 @@ void check_steady_state(bool is_quick) {
 void check_out_of_memory() {
   std::size_t reserved = 0;
   {
-    GpuContext context(GpuOptions{{0}, kMaxBasicColumns, kThreads, 0});
+    GpuContext context(GpuOptions{{0}, kChoices, kThreads, 0});
     reserved = context.pools().front().reserved_bytes;
   }
-  GpuContext context(GpuOptions{{0}, kMaxBasicColumns, kThreads, reserved + 6 * kPieceBytes});
+  GpuContext context(GpuOptions{{0}, kChoices, kThreads, reserved + 6 * kPieceBytes});
   std::mt19937 random(1);
   const testing::Type& type = testing::kTypes[0];
   check(context, type, {1, kPieceBytes + 4}, "", random);
@@ -127,11 +135,44 @@ void check_out_of_memory() {
   allocations(context);
 }
 
+// Every variant can be timed, also while others compute; what does not fit is refused. Nothing stays on loan.
+void check_timing() {
+  GpuContext context(GpuOptions{{0}, {}, kThreads, 0});
+  std::jthread other([&] {
+    std::mt19937 random(4);
+    check(context, testing::kTypes[0], {40, 4096}, "", random);
+  });
+  for (const testing::Type& type : testing::kTypes) {
+    for (const auto& variant : context.variants()) {
+      expect(context.time_variant(variant.name, {5, 77, type.dtype}) > 0, "time of " + variant.name);
+    }
+  }
+  other.join();
+  const std::size_t before = allocations(context);
+  context.time_variant("reread_row", {5, 77, testing::kTypes[0].dtype});
+  expect(allocations(context) == before, "allocations for what was timed before");
+  try {
+    context.time_variant("reread_row", {std::size_t{1} << 40, 100, testing::kTypes[0].dtype});
+    expect(false, "more than the device's memory was lent");
+  } catch (const softmaxd::OutOfMemory& error) {
+    std::printf("refused: %s\n", error.what());
+  }
+  for (const Matrix& matrix : {Matrix{0, 5, softmaxd::DType::kFloat32}, Matrix{5, 1025, softmaxd::DType::kFloat32}}) {
+    try {
+      context.time_variant("warp_row", matrix);
+      expect(false, "what cannot be timed was");
+    } catch (const softmaxd::InvalidArgument& error) {
+      std::printf("refused: %s\n", error.what());
+    }
+  }
+  allocations(context);
+}
+
 #if defined(SOFTMAXD_SIMT)
 // While one device computes a large matrix, small ones go to the other.
 void check_least_loaded() {
   setenv("SIMT_DEVICES", "2", 1);
-  GpuContext context(GpuOptions{{}, kMaxBasicColumns, 1, 0});
+  GpuContext context(GpuOptions{{}, kChoices, 1, 0});
   const std::size_t of_first = simt::launches[0];
   const std::size_t of_second = simt::launches[1];
   std::mt19937 random(2);
@@ -157,7 +198,9 @@ void check_least_loaded() {
 int main(int count, char** arguments) {
   const bool is_quick = count == 2 && std::string(arguments[1]) == "--quick";
   try {
-    check_steady_state(is_quick);
+    check_steady_state(kChoices, is_quick);
+    if (!is_quick) check_steady_state({}, is_quick);
+    check_timing();
     check_out_of_memory();
 #if defined(SOFTMAXD_SIMT)
     check_least_loaded();

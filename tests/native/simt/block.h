@@ -276,19 +276,32 @@ inline void prepare(Slot& slot, Thread* first, unsigned size, std::size_t shared
   slot.block.shared = slot.shared.data();
 }
 
-// Runs `blocks` blocks, `together` of which, whose numbers follow each other, are resident at once. Any host thread may
+// Returns the numbers of `blocks` blocks in the order in which they run: clusters one after the other, and in a cluster
+// by their numbers.
+inline std::vector<unsigned> turns_of(std::size_t blocks, std::size_t cluster_blocks, Order& order) {
+  std::vector<std::size_t> clusters(blocks / cluster_blocks);
+  std::iota(clusters.begin(), clusters.end(), 0U);
+  order.arrange(clusters.data(), clusters.size());
+  std::vector<unsigned> turns;
+  for (const std::size_t cluster : clusters) {
+    for (std::size_t i = 0; i < cluster_blocks; ++i) {
+      turns.push_back(static_cast<unsigned>(cluster * cluster_blocks + i));
+    }
+  }
+  return turns;
+}
+
+// Runs `blocks` blocks, in clusters of `cluster_blocks`, `together` of which are resident at once. Any host thread may
 // call it: they wait for each other, which also hides from the thread sanitizer a race of one launch with another.
-inline void run_resident(std::size_t blocks, std::size_t together, unsigned size, std::size_t shared_bytes,
-                         const std::function<void()>& body) {
+inline void run_resident(std::size_t blocks, std::size_t cluster_blocks, std::size_t together, unsigned size,
+                         std::size_t shared_bytes, const std::function<void()>& body) {
   static std::mutex launching;
   static unsigned launches = 0;
   const std::lock_guard lock(launching);
   Order order(launches++);
   cluster_threads = static_cast<unsigned>(together) * size;
   cluster_arrivals = 0;
-  std::vector<std::size_t> turns(blocks / together);
-  std::iota(turns.begin(), turns.end(), 0U);
-  order.arrange(turns.data(), turns.size());
+  const std::vector<unsigned> turns = turns_of(blocks, cluster_blocks, order);
   std::vector<Slot*> resident;
   for (std::size_t i = 0; i < together; ++i) {
     prepare(slots[i], threads + i * size, size, shared_bytes);
@@ -296,8 +309,8 @@ inline void run_resident(std::size_t blocks, std::size_t together, unsigned size
   }
   kernel = &body;
   block_size.x = size;
-  for (const std::size_t turn : turns) {
-    for (std::size_t i = 0; i < together; ++i) start(slots[i], static_cast<unsigned>(turn * together + i));
+  for (auto first = turns.begin(); first != turns.end(); first += static_cast<std::ptrdiff_t>(together)) {
+    for (std::size_t i = 0; i < together; ++i) start(slots[i], first[static_cast<std::ptrdiff_t>(i)]);
     finish(resident, order);
   }
 }
@@ -317,7 +330,7 @@ inline bool can_launch_together(std::size_t blocks, unsigned size, std::size_t s
 // Runs every block of a launch, one after the other; 0, or 1 for a launch that no device takes.
 inline int run(std::size_t blocks, unsigned size, const std::function<void()>& body) {
   if (!can_launch(blocks, size)) return 1;
-  run_resident(blocks, 1, size, 0, body);
+  run_resident(blocks, 1, 1, size, 0, body);
   return 0;
 }
 
@@ -325,7 +338,7 @@ inline int run(std::size_t blocks, unsigned size, const std::function<void()>& b
 inline int run_together(std::size_t blocks, unsigned size, std::size_t shared_bytes,
                         const std::function<void()>& body) {
   if (!can_launch_together(blocks, size, shared_bytes)) return 1;
-  run_resident(blocks, blocks, size, shared_bytes, body);
+  run_resident(blocks, 1, blocks, size, shared_bytes, body);
   return 0;
 }
 
@@ -333,7 +346,7 @@ inline int run_together(std::size_t blocks, unsigned size, std::size_t shared_by
 inline int run_clusters(std::size_t clusters, unsigned cluster_blocks, unsigned size, std::size_t shared_bytes,
                         const std::function<void()>& body) {
   if (clusters == 0 || !can_launch_together(cluster_blocks, size, shared_bytes)) return 1;
-  run_resident(clusters * cluster_blocks, cluster_blocks, size, shared_bytes, body);
+  run_resident(clusters * cluster_blocks, cluster_blocks, cluster_blocks, size, shared_bytes, body);
   return 0;
 }
 

@@ -34,6 +34,7 @@
 #define blockDim simt::block_size
 #define __syncthreads simt::synchronize_threads
 #define __shfl_xor simt::shuffle_xor
+#define __shfl simt::shuffle
 inline constexpr int warpSize = simt::kWaveLanes;
 
 struct alignas(16) uint4 {

@@ -8,6 +8,7 @@
 //   SIMT_DEVICES=n          devices that there are; 1 if unset
 //   SIMT_DEVICE_BYTES=n     memory of each; 1 GiB if unset
 //   SIMT_MULTIPROCESSORS=n  that each says it has; 1 if unset
+//   SIMT_CLUSTERS=1         they say that they have clusters of blocks
 //   SIMT_COOPERATIVE=0      they say that they cannot promise to hold all blocks of a launch at once
 //   SIMT_FAIL=Name          calls of simtName fail with simtErrorLaunchFailure
 #pragma once
@@ -47,6 +48,7 @@ struct simtDeviceProp {
   int multiProcessorCount;
   std::size_t sharedMemPerBlock;
   int cooperativeLaunch;
+  int clusters;
 };
 
 namespace simt {
@@ -241,6 +243,7 @@ inline simtError_t simtGetDeviceProperties(simtDeviceProp* properties, int devic
   properties->multiProcessorCount = static_cast<int>(simt::setting("SIMT_MULTIPROCESSORS", 1));
   properties->sharedMemPerBlock = std::size_t{64} << 10;
   properties->cooperativeLaunch = static_cast<int>(simt::setting("SIMT_COOPERATIVE", 1));
+  properties->clusters = static_cast<int>(simt::setting("SIMT_CLUSTERS", 0));
   return simtSuccess;
 }
 inline simtError_t simtMemGetInfo(std::size_t* free, std::size_t* total) {

@@ -92,13 +92,24 @@ SIMT_UNWATCHED inline void synchronize_threads(const char* file = __builtin_FILE
 
 // The thread sanitizer is told nothing: a shuffle gives a lane a register of another one and orders no memory, not even
 // within the wave (CUDA C++ Programming Guide, warp shuffle functions: "do not imply a memory barrier").
-SIMT_UNWATCHED inline float shuffle_xor(float value, int mask, const char* file = __builtin_FILE(),
-                                        unsigned line = __builtin_LINE()) {
+SIMT_UNWATCHED inline float exchange_with(unsigned partner, float value, const char* file, unsigned line) {
   Thread& self = *current;
   self.given = value;
-  self.partner = thread_index.x % kWaveLanes ^ static_cast<unsigned>(mask);
+  self.partner = partner;
   wait_at({Place::kShuffle, file, line});
   return self.taken;
+}
+
+SIMT_UNWATCHED inline float shuffle_xor(float value, int mask, const char* file = __builtin_FILE(),
+                                        unsigned line = __builtin_LINE()) {
+  return exchange_with(thread_index.x % kWaveLanes ^ static_cast<unsigned>(mask), value, file, line);
+}
+
+// From a lane of the `width` that this one is among.
+SIMT_UNWATCHED inline float shuffle(float value, int lane, int width, const char* file = __builtin_FILE(),
+                                    unsigned line = __builtin_LINE()) {
+  const unsigned own = thread_index.x % kWaveLanes;
+  return exchange_with(own - own % static_cast<unsigned>(width) + static_cast<unsigned>(lane), value, file, line);
 }
 
 // Lets others run and goes on. For a lane that waits for what another one is to write; the rest of its wave may be at a
