@@ -99,7 +99,7 @@ GPU_PYTHON ?=
 GPU_BUILD := build/gpu
 NVCC_COMPILE = $(NVCC) -std=c++20 -O3 -arch=$(NVCC_ARCHITECTURE) -Inative/src -Inative/include -Itests/native/gpu -x cu
 GPU_TESTS := tests/native/test_gpu_context.py tests/server/test_backends.py tests/server/test_gpu_backend.py \
-  tests/e2e/test_gpu_server.py
+  tests/server/test_batch_invariance.py tests/e2e/test_gpu_server.py
 
 ifeq ($(GPU_PYTHON),)
 test-gpu: export SOFTMAXD_GPU = CUDA
@@ -114,8 +114,8 @@ test-gpu: $(GPU_BUILD)/kernels_test $(GPU_BUILD)/context_test ## Run kernels, de
 	compute-sanitizer --tool memcheck --error-exitcode 3 $(GPU_BUILD)/context_test --quick
 	SOFTMAXD_TEST_GPU=cuda $(GPU_PYTHON) -m pytest $(GPU_TESTS)
 
-bench-gpu: $(GPU_BUILD)/libgpu_kernels.so ## Time the GPU kernels on an NVIDIA device beside a copy and PyTorch
-	python3 bench/gpu_kernels.py $<
+bench-gpu: $(GPU_BUILD)/libgpu_kernels.so ## Time the GPU kernels on an NVIDIA device beside a copy, PyTorch and Triton
+	python3 bench/kernels.py --backend cuda
 
 # NumPy comes with the PyTorch that the benchmarks need there.
 GPU_BUNDLE_PYTHON ?= 3.12

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,23 @@ TURN_SECONDS = 0.01
 
 
 def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
-    """Give each contestant a turn in each round, so that a change of the machine's speed meets them all."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    order = list(contestants)
+    """Time contestants on the CPU: a turn is the median of some calls."""
+    return take_turns({name: partial(_turn, run) for name, run in contestants.items()}, rounds)
+
+
+def take_turns(turns: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
+    """Give each contestant a turn in each round, so that a change of the machine's speed meets them all.
+
+    Args:
+        turns: By name, what takes a turn and returns the seconds of one call.
+        rounds: How many.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    order = list(turns)
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            seconds[name].append(_turn(contestants[name]))
+            seconds[name].append(turns[name]())
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
