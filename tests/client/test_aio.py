@@ -269,11 +269,16 @@ async def test_aio_stream_ended_early_by_the_server_raises_server_error(referenc
             yield reference_server.compute_for_stream(request)
 
     reference_server.stream = ends
-    results = client.stream(forever())
-    for _ in range(answers):
-        await anext(results)
+    received = []
+
+    async def receive():
+        async for result in client.stream(forever()):
+            received.append(result)  # noqa: PERF401 - what came before the error counts
+
     with pytest.raises(ServerError, match="ended before every tensor was answered"):
-        await anext(results)
+        await receive()
+    # Where a write fails as the call ends, grpc.aio may drop what it has received.
+    assert len(received) <= answers
 
 
 async def test_aio_stream_client_closed_during_it_is_cancelled(reference_server):
