@@ -286,6 +286,19 @@ __device__ inline std::uint32_t shuffle_from(std::uint32_t word, unsigned lane, 
 #endif
 }
 
+// What the other lanes of this one's 32 have read and written before, they have before this one goes on. All of them
+// come here.
+__device__ inline void synchronize_lanes() {
+#if defined(SOFTMAXD_SIMT)
+  simt::synchronize_lanes();
+#elif defined(__CUDACC__)
+  __syncwarp();
+#else
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#endif
+}
+
 // The larger of two; NaN where x is.
 __device__ inline float not_below(float x, float lowest) {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800

@@ -232,6 +232,7 @@ class LeafPart {
   // Each lane writes an aligned vector: the end of what the lane before it has, and the beginning of its own; item by
   // item, where not all of it is the leaf's.
   __device__ void write_unaligned(Item* leaf, unsigned lane, unsigned cols, float factor) const {
+    synchronize_lanes();  // in place, what is written here is another lane's, which it has read
     const unsigned shift = shift_of(leaf);
     Words before{};  // of lane 0: what the last lane had of the vector before
 #pragma unroll
