@@ -375,12 +375,13 @@ Error launch(void (*kernel)(Parameters...), std::size_t blocks, unsigned threads
 #endif
 }
 
-// Calls start(first, count) for as many launches as `blocks` blocks need; stops at the first error.
+// Calls start(first, count) for as many launches as `blocks` blocks need, of up to `most` each; stops at the first
+// error.
 template <class Start>
-Error for_each_launch(std::size_t blocks, Start start) {
+Error for_each_launch(std::size_t blocks, Start start, std::size_t most = kMaxBlocks) {
   Error error = kSuccess;
-  for (std::size_t first = 0; first < blocks && error == kSuccess; first += kMaxBlocks) {
-    error = start(first, blocks - first < kMaxBlocks ? blocks - first : kMaxBlocks);
+  for (std::size_t first = 0; first < blocks && error == kSuccess; first += most) {
+    error = start(first, blocks - first < most ? blocks - first : most);
   }
   return error;
 }

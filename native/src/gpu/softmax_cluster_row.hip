@@ -47,16 +47,13 @@ Error run(const Job& job) {
   if (groups_of(leaves, block_leaves) > kMaxClusterBlocks) block_leaves = kBlockLeaves[1];
   const auto row_blocks = static_cast<unsigned>(groups_of(leaves, block_leaves));
   const std::size_t shared_bytes = (kGroupSize + leaves) * sizeof(Stats);
-  const std::size_t rows_at_once = kMaxBlocks / kMaxClusterBlocks;
-  for (std::size_t row = 0; row < job.matrix.rows; row += rows_at_once) {
-    const std::size_t rows = job.matrix.rows - row < rows_at_once ? job.matrix.rows - row : rows_at_once;
-    const Error error = launch_clusters(
-        softmax_cluster_row<Element, kAligned>, rows, row_blocks, block_leaves * kLeafLanes, shared_bytes, job.stream,
-        static_cast<const typename Element::Item*>(job.source), static_cast<typename Element::Item*>(job.destination),
-        row, job.matrix.cols, row_blocks, static_cast<unsigned>(leaves), job.options.zero_masked_rows);
-    if (error != kSuccess) return error;
-  }
-  return kSuccess;
+  const auto start = [&](std::size_t first_row, std::size_t rows) {
+    return launch_clusters(softmax_cluster_row<Element, kAligned>, rows, row_blocks, block_leaves * kLeafLanes,
+                           shared_bytes, job.stream, static_cast<const typename Element::Item*>(job.source),
+                           static_cast<typename Element::Item*>(job.destination), first_row, job.matrix.cols,
+                           row_blocks, static_cast<unsigned>(leaves), job.options.zero_masked_rows);
+  };
+  return for_each_launch(job.matrix.rows, start, kMaxBlocks / kMaxClusterBlocks);
 }
 
 }  // namespace
