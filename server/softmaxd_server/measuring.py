@@ -15,7 +15,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 16384, 65536)
 COLUMNS = (32, 128, 512, *(1 << power for power in range(10, 25)))
 _MAX_BYTES = 256 << 20
 # Where they are as fast; what is not here comes last.
-_SIMPLEST_FIRST = ("warp_row", "block_row", "reread_row", "cluster_row", "split_row")
+_SIMPLEST_FIRST = ("warp_row", "block_row", "reread_row", "cluster_row", "pipelined_row", "split_row")
 _AS_FAST = 1.02
 
 

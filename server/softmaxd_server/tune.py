@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError as error:  # the client alone was installed
     sys.exit(f"softmaxctl tune: {error.name} is not installed; tuning needs: pip install 'softmaxd[server]'")
 
-_WIDTH = 12
+_WIDTH = 14
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

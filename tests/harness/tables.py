@@ -11,6 +11,7 @@ PLAIN = ({"max_cols": 4096, "variant": "basic"}, {"variant": "five_pass"})
 MIXED = (
     {"max_rows": 1, "variant": "split_row"},
     {"max_rows": 3, "variant": "block_row"},
+    {"max_rows": 5, "variant": "pipelined_row"},
     {"max_rows": 7, "variant": "reread_row"},
     {"max_rows": 12, "variant": "cluster_row"},
     {"max_rows": 20, "variant": "warp_row"},

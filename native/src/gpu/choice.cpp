@@ -49,6 +49,11 @@ std::vector<Choice> default_choices(const Capacity& capacity) {
   for (std::size_t rows = 1; held / rows * kLeafColumns > block_row_max_columns(); rows *= 2) {
     choices.push_back({{}, rows, held / rows * kLeafColumns, "split_row"});
   }
+  // Many of them, on devices like those that it was measured on: a multiprocessor holds one tile at least.
+  if (capacity.has_clusters && capacity.promises_launches) {
+    const std::size_t columns = capacity.multiprocessors * pipelined_row_tile_columns();
+    choices.push_back({{}, kNoLimit, std::min(columns, pipelined_row_max_columns()), "pipelined_row"});
+  }
   if (capacity.has_clusters) choices.push_back({{}, kNoLimit, cluster_row_max_columns(), "cluster_row"});
   choices.push_back({{}, kNoLimit, kNoLimit, "reread_row"});
   return choices;

@@ -48,7 +48,7 @@ Lane::Lane() {
   void* memory = nullptr;
   check(allocate_device(&memory, kCounters * sizeof(unsigned)), "allocating a stream's counters");
   counters = static_cast<unsigned*>(memory);
-  check(clear_device(counters, kCounters * sizeof(unsigned), stream), "clearing a stream's counters");
+  check(fill_device(counters, 0, kCounters * sizeof(unsigned), stream), "clearing a stream's counters");
   check(synchronize_stream(stream), "clearing a stream's counters");
 }
 

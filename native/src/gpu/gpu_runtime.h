@@ -111,8 +111,8 @@ inline Error copy_to_host(void* pinned, const void* device, std::size_t bytes, S
   return SOFTMAXD_NAME(MemcpyAsync)(pinned, device, bytes, SOFTMAXD_NAME(MemcpyDeviceToHost), stream);
 }
 
-inline Error clear_device(void* device, std::size_t bytes, Stream stream) {
-  return SOFTMAXD_NAME(MemsetAsync)(device, 0, bytes, stream);
+inline Error fill_device(void* device, unsigned char byte, std::size_t bytes, Stream stream) {
+  return SOFTMAXD_NAME(MemsetAsync)(device, byte, bytes, stream);
 }
 
 // Blocks of a kernel that a device holds at the same time; 0 where it cannot promise that all of a launch are held.
@@ -256,7 +256,30 @@ __device__ inline unsigned load_counter(unsigned* counter) {
 #endif
 }
 
-// A rest between two looks at a counter.
+// Writes a word that other blocks read while this one runs, all of it at once. Orders nothing else.
+__device__ inline void store_shared_word(std::uint64_t* to, std::uint64_t word) {
+#if defined(SOFTMAXD_SIMT)
+  __atomic_store_n(to, word, __ATOMIC_RELAXED);
+#elif defined(__CUDACC__)
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+#else
+  __hip_atomic_store(to, word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#endif
+}
+
+__device__ inline std::uint64_t load_shared_word(const std::uint64_t* from) {
+#if defined(SOFTMAXD_SIMT)
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+#elif defined(__CUDACC__)
+  std::uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  return word;
+#else
+  return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#endif
+}
+
+// A rest between two looks at what others write.
 __device__ inline void pause() {
 #if defined(SOFTMAXD_SIMT)
   simt::pause();
@@ -327,6 +350,30 @@ __device__ inline float flush(float x) {
   return result;
 #else
   return x < 1.17549435e-38F ? 0.0F : x;
+#endif
+}
+
+// What is accessed once, and gives way to other data in the caches.
+__device__ inline uint4 read_16_bytes_once(const void* from) {
+#if defined(SOFTMAXD_SIMT)
+  return *static_cast<const uint4*>(from);
+#elif defined(__CUDACC__)
+  return __ldcs(static_cast<const uint4*>(from));
+#else
+  using Vector = std::uint32_t __attribute__((ext_vector_type(4)));
+  const Vector bytes = __builtin_nontemporal_load(static_cast<const Vector*>(from));
+  return {bytes.x, bytes.y, bytes.z, bytes.w};
+#endif
+}
+
+__device__ inline void write_16_bytes_once(void* to, const uint4& bytes) {
+#if defined(SOFTMAXD_SIMT)
+  *static_cast<uint4*>(to) = bytes;
+#elif defined(__CUDACC__)
+  __stcs(static_cast<uint4*>(to), bytes);
+#else
+  using Vector = std::uint32_t __attribute__((ext_vector_type(4)));
+  __builtin_nontemporal_store(Vector{bytes.x, bytes.y, bytes.z, bytes.w}, static_cast<Vector*>(to));
 #endif
 }
 

@@ -92,13 +92,23 @@ struct Words {
   std::uint32_t at[4];
 };
 
-__device__ inline Words read_words(const void* from) {
-  const uint4 bytes = *static_cast<const uint4*>(from);
+// What the caches do with what is read or written.
+enum class Caching { kUsual, kOnce };
+
+template <Caching kCaching = Caching::kUsual>
+__device__ Words read_words(const void* from) {
+  const uint4 bytes = kCaching == Caching::kOnce ? read_16_bytes_once(from) : *static_cast<const uint4*>(from);
   return {{bytes.x, bytes.y, bytes.z, bytes.w}};
 }
 
-__device__ inline void write_words(void* to, const Words& words) {
-  write_16_bytes(to, {words.at[0], words.at[1], words.at[2], words.at[3]});
+template <Caching kCaching = Caching::kUsual>
+__device__ void write_words(void* to, const Words& words) {
+  const uint4 bytes{words.at[0], words.at[1], words.at[2], words.at[3]};
+  if constexpr (kCaching == Caching::kOnce) {
+    write_16_bytes_once(to, bytes);
+  } else {
+    write_16_bytes(to, bytes);
+  }
 }
 
 // Returns the 16 bytes that begin `bytes` after the first of `low`, of which `high` is the continuation; a multiple of
@@ -128,15 +138,16 @@ class LeafPart {
   using Item = typename Element::Item;
   static constexpr unsigned kVectorItems = 16 / sizeof(Item);
 
-  // Reads what is there of `cols` columns. kAligned: `leaf` and `cols` are multiples of 16 bytes.
-  template <bool kAligned>
+  // Reads what is there of `cols` columns. kAligned: `leaf` and `cols` are multiples of 16 bytes; what is not aligned
+  // has neighbours in its vectors, and is cached as usual.
+  template <bool kAligned, Caching kCaching = Caching::kUsual>
   __device__ void read(const Item* leaf, unsigned lane, unsigned cols) {
 #pragma unroll
     for (unsigned vector = 0; vector < kVectors; ++vector) {
       const unsigned column = column_of(vector, lane);
       if constexpr (kAligned) {
         Words words{{Element::kNothing, Element::kNothing, Element::kNothing, Element::kNothing}};
-        if (column < cols) words = read_words(leaf + column);
+        if (column < cols) words = read_words<kCaching>(leaf + column);
         unpack(vector, words);
       } else {
         read_unaligned(leaf, vector, column, cols);
@@ -162,14 +173,14 @@ class LeafPart {
   }
 
   // Writes the exponentials times `factor`. All lanes that share the leaf come here.
-  template <bool kAligned>
+  template <bool kAligned, Caching kCaching = Caching::kUsual>
   __device__ void write(Item* leaf, unsigned lane, unsigned cols, float factor) const {
     if constexpr (kAligned) {
 #pragma unroll
       for (unsigned vector = 0; vector < kVectors; ++vector) {
         const unsigned column = column_of(vector, lane);
         const Words words = pack(vector, factor);
-        if (column < cols) write_words(leaf + column, words);
+        if (column < cols) write_words<kCaching>(leaf + column, words);
       }
     } else {
       write_unaligned(leaf, lane, cols, factor);

@@ -43,6 +43,7 @@ enum VariantIndex : std::size_t {
   kWarpRow,
   kBlockRow,
   kClusterRow,
+  kPipelinedRow,
   kSplitRow,
   kRereadRow,
   kVariantCount
@@ -70,6 +71,10 @@ Error run_block_row(const Job& job);
 std::size_t block_row_max_columns();
 Error run_cluster_row(const Job& job);
 std::size_t cluster_row_max_columns();
+Error run_pipelined_row(const Job& job);
+std::size_t pipelined_row_max_columns();
+std::size_t pipelined_row_tile_columns();
+std::size_t pipelined_row_workspace_bytes(const Matrix& matrix);
 Error run_split_row(const Job& job);
 std::size_t split_row_workspace_bytes(const Matrix& matrix);
 Error run_reread_row(const Job& job);

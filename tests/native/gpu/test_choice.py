@@ -8,6 +8,7 @@ from harness import simulated_gpu
 BLOCK_COLUMNS = 16384  # that block_row takes on the simulated device
 HELD_COLUMNS = 60 * BLOCK_COLUMNS  # of one row, that split_row holds on 60 multiprocessors
 CLUSTER_COLUMNS = 262144  # that cluster_row takes
+TILE_COLUMNS = 4096  # of pipelined_row
 PIECE_ROWS = (1 << 20) // (2 * BLOCK_COLUMNS * 4)  # that go through a slot at once
 
 
@@ -55,12 +56,14 @@ def test_built_in_variant_waits_for_nothing_where_the_device_cannot_hold_a_row(c
     assert {variant(opened, rows, 1 << power) for rows in (1, 100) for power in (15, 18, 22)} == {"reread_row"}
 
 
-def test_built_in_variant_of_many_long_rows_is_the_cluster_where_there_are_clusters(context):
-    opened = context(CLUSTERS=1)
-    assert variant(opened, 1, HELD_COLUMNS) == "split_row"
-    assert variant(opened, 100, 4 * HELD_COLUMNS) == "reread_row"
-    assert variant(opened, 1, CLUSTER_COLUMNS) == "split_row"
+def test_built_in_variant_of_many_long_rows_reads_once_where_there_are_clusters(context):
+    opened = context(CLUSTERS=1, MULTIPROCESSORS=9)
+    assert variant(opened, 1, 9 * TILE_COLUMNS) == "split_row"
+    assert variant(opened, 100, 9 * TILE_COLUMNS) == "pipelined_row"
+    assert variant(opened, 100, 9 * TILE_COLUMNS + 1) == "cluster_row"
+    assert variant(opened, 100, CLUSTER_COLUMNS + 1) == "reread_row"
     assert variant(context(CLUSTERS=1, MULTIPROCESSORS=1), 1, CLUSTER_COLUMNS) == "cluster_row"
+    assert variant(context(CLUSTERS=1, COOPERATIVE=0), 1, 9 * TILE_COLUMNS) == "cluster_row"
 
 
 def test_built_in_variant_suits_the_least_of_two_devices(context, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ PACKAGES = "apt-get install --no-install-recommends hipcc libamdhip64-dev rocm-d
 HIPCC = shutil.which("hipcc")
 READELF = shutil.which("llvm-readelf-15") or shutil.which("llvm-readelf")
 MAX_LDS_BYTES = 64 * 1024
-MAX_VGPRS = 128  # so that a multiprocessor of gfx906 has room for the largest block, of 8 waves: two a SIMD
+SIMD_VGPRS = 256  # of a lane of gfx906, for all waves of a SIMD; a multiprocessor has four of these
 
 needs_hipcc = pytest.mark.skipif(not (HIPCC and READELF), reason=f"hipcc or llvm-readelf is not installed: {PACKAGES}")
 
@@ -54,5 +55,9 @@ def test_code_object_spills_nothing_and_fits(source: Path, tmp_path: Path) -> No
         assert int(kernel["vgpr_spill_count"]) == int(kernel["sgpr_spill_count"]) == 0, name
         assert kernel["private_segment_fixed_size"] == "0", f"{name} has scratch memory"
         assert int(kernel["group_segment_fixed_size"]) <= MAX_LDS_BYTES, name
-        assert int(kernel["vgpr_count"]) <= MAX_VGPRS, name
-        assert int(kernel["max_flat_workgroup_size"]) <= 512, f"{name} has no launch bounds"
+        threads = int(kernel["max_flat_workgroup_size"])
+        assert threads <= 512, f"{name} has no launch bounds"
+        simd_waves = math.ceil(threads / 64 / 4)
+        assert int(kernel["vgpr_count"]) * simd_waves <= SIMD_VGPRS, (
+            f"a multiprocessor has no room for a block of {name}"
+        )

@@ -25,7 +25,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 // Not thread_local: the address sanitizer puts no red zones there. So not for blocks that run together.
 #define __shared__ static
 
