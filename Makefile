@@ -17,7 +17,7 @@ HOST_SOURCES := native/src/cpu/thread_pool.cpp native/src/cpu/topology.cpp nativ
 # Programs that were built for a run are kept.
 .SECONDARY:
 
-.PHONY: help setup demo test test-gpu bench-gpu gpu-bundle sanitize lint format bench clean
+.PHONY: help setup demo test test-gpu bench-gpu gpu-bundle sanitize fuzz lint format bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -74,7 +74,7 @@ $(SANITIZED)/passed/%: $(SANITIZED)/%
 	SIMT_SEED=1 $< --quick
 	@mkdir -p $(@D) && touch $@
 
-$(SANITIZED)/cpu-%: tests/native/sanitized.cpp native/src/dtype.cpp \
+$(SANITIZED)/cpu-%: tests/native/sanitized.cpp native/src/dtype.cpp native/src/shared_mapping.cpp \
   $(wildcard native/src/cpu/*.cpp native/src/cpu/*.h native/include/softmaxd/*.h) | $(VENV)/made.stamp
 	@mkdir -p $(@D)
 	$(SANITIZED_COMPILE) $(filter %.cpp,$^) -lhwy -o $@
@@ -90,6 +90,16 @@ $(SANITIZED)/kernels-64-%: tests/native/gpu/kernels_test.hip $(GPU_KERNELS) $(GP
 $(SANITIZED)/context-%: tests/native/gpu/context_test.cpp $(GPU_CORE) $(HOST_SOURCES) $(GPU_HEADERS) $(SIMULATOR) | $(VENV)/made.stamp
 	@mkdir -p $(@D)
 	$(SIMULATED_COMPILE) -x c++ $(filter %.hip %.cpp,$^) -o $@
+
+# What was found is kept in build/fuzz; `PYTHONPATH=tests .venv/bin/python -m fuzz FILE` checks it again.
+MINUTES ?= 1
+FUZZED := build/fuzz
+
+fuzz: setup ## Fuzz the codec and the dataplane beside protobuf's own classes: make fuzz MINUTES=10
+	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	@mkdir -p $(FUZZED)/inputs
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZED)/inputs -max_total_time=$$(($(MINUTES) * 60)) -max_len=1024 \
+	  -timeout=10 -artifact_prefix=$(FUZZED)/ -verbosity=0 -print_final_stats=1
 
 # What the GPU targets run with: NVCC compiles; GPU_PYTHON has the server's packages, the tests' and a softmaxd_native that
 # was built with SOFTMAXD_GPU=CUDA. Set it where `make setup` cannot fetch packages.

@@ -1,9 +1,12 @@
-"""Messages whose last field is a tensor's bytes, read and written without copying those bytes.
+"""Messages that carry a tensor's bytes, read and written without copying those bytes.
 
 protobuf's own classes copy a `bytes` field once when they parse a message and twice when they write one. Here the
 payload stays where it is: `decode` gives a view into the message, and `prefix` gives all that stands before the
 payload, so that an answer's bytes can be produced straight behind it. Everything but the payload is still read and
 written by the protobuf library, so the result is the same, bit for bit.
+
+To find the payload, a large message's fields are walked in Python. No message can hold up the process by that: the walk
+stops, and the message is refused, at `MAX_FIELDS` fields or `MAX_HEADER_BYTES` besides payloads.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 PAYLOAD_FIELD = 15
+# What a message over 32 KiB may have at most: several times what this contract can need.
+MAX_FIELDS = 256  # with those within groups
+MAX_HEADER_BYTES = 64 * 1024  # besides payloads
 _VARINT, _LENGTH_DELIMITED = 0, 2  # wire types
-_MAX_VARINT_BYTES = 10
+# The other wire types -> the bytes of the value, and the levels of nesting added: a group's start and end are fields.
+_FIXED = {1: (8, 0), 3: (0, 1), 4: (0, -1), 5: (4, 0)}
+_UINT64_MAX = 2**64 - 1  # of a longer varint the library drops the upper bits
+_MAX_VARINT_BYTES, _MAX_TAG_BYTES = 10, 5
 # Up to here the library's own parse and copy is quicker than a look at each field: 0.5 us against 2.3 us at 4 KB.
 _SMALL_MESSAGE_BYTES = 32 * 1024
 _EMPTY = memoryview(b"")
-_FIXED_BYTES = {1: 8, 5: 4}  # wire type -> size of its value
 
 
 def tag(number: int) -> int:
@@ -30,7 +38,11 @@ _PAYLOAD_TAG = tag(PAYLOAD_FIELD)
 
 
 class MalformedMessageError(ValueError):
-    """Raised when bytes are not a message of the wanted kind."""
+    """Raised when bytes are not a message of the wanted kind, or one with more besides its payload than is allowed."""
+
+
+class _LimitError(Exception):
+    """Raised when the walk has come to a limit; says to which, as in "with more than 256 fields"."""
 
 
 M = TypeVar("M", bound=Message)
@@ -41,25 +53,27 @@ def decode(kind: type[M], message: bytes) -> tuple[M, memoryview]:
 
     Args:
         kind: The generated class; it has a field `payload` with the number `PAYLOAD_FIELD`.
-        message: The bytes off the wire, written by any protobuf library.
+        message: The bytes off the wire, written by any protobuf library: fields in any order, repeated or unknown.
 
     Returns:
-        The message with an empty `payload`, and the payload. In a large message whose last field is the payload, as
-        every writer makes it that keeps to the order of the numbers, the view is into `message`; else it is a copy.
+        The message with an empty `payload`, and the payload. Of a message over 32 KiB it is a view into `message`.
 
     Raises:
-        MalformedMessageError: The bytes are not such a message.
+        MalformedMessageError: The bytes are not such a message; or they are over 32 KiB and have more than `MAX_FIELDS`
+            fields, or more than `MAX_HEADER_BYTES` besides the payload.
     """
-    header, payload = _split(message) if len(message) > _SMALL_MESSAGE_BYTES else (None, _EMPTY)
     try:
-        if header is None:
-            parsed = kind.FromString(message)
-            payload = memoryview(parsed.payload)  # type: ignore[attr-defined] # every `kind` has the field
-            parsed.ClearField("payload")
-            return parsed, payload
-        return kind.FromString(header), payload
-    except DecodeError as error:
+        if len(message) > _SMALL_MESSAGE_BYTES:
+            header, payload = _split(message)
+            return kind.FromString(header), payload
+        parsed = kind.FromString(message)
+        payload = memoryview(parsed.payload)  # type: ignore[attr-defined] # every `kind` has the field
+        parsed.ClearField("payload")
+        return parsed, payload
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter from protobuf's implementation in Python
         raise MalformedMessageError(f"not a {kind.DESCRIPTOR.full_name} message of {len(message)} bytes") from error
+    except _LimitError as error:
+        raise MalformedMessageError(f"a {kind.DESCRIPTOR.full_name} message of {len(message)} bytes {error}") from error
 
 
 def prefix(header: Message, payload_bytes: int) -> bytes:
@@ -97,40 +111,71 @@ def encode(header: Message, payload: memoryview) -> bytes:
     return b"".join((prefix(header, payload.nbytes), payload))
 
 
-def _split(message: bytes) -> tuple[bytes | None, memoryview]:
-    """Return the bytes before the payload, and the payload; None where only a full parse can tell."""
-    position, end = 0, len(message)
-    while position < end:
-        first = message[position]
-        start, position = position, position + 1
-        wire_type = first & 7
-        if first > 0x7F:  # a field above 15, or a tag written with more bytes than it needs
-            return None, _EMPTY
-        if wire_type == _LENGTH_DELIMITED:
-            length, position = _varint(message, position)
-            if length < 0:
-                return None, _EMPTY
-            if first == _PAYLOAD_TAG:
-                if position + length != end:
-                    return None, _EMPTY
-                return message[:start], memoryview(message)[position:]
-            position += length
-        elif wire_type == _VARINT:
-            value, position = _varint(message, position)
-            if value < 0:
-                return None, _EMPTY
-        elif wire_type in _FIXED_BYTES:
-            position += _FIXED_BYTES[wire_type]
-        else:  # a group, or no wire type at all
-            return None, _EMPTY
-    return message, _EMPTY
+def _split(message: bytes) -> tuple[bytes, memoryview]:
+    """Return all fields but the payload, and the payload: the last one, as the library takes it.
+
+    Raises:
+        DecodeError: The fields do not end where the message ends. Other mistakes are left to the library.
+        _LimitError: There are too many of them, or they have too many bytes.
+    """
+    header = []  # what stands before, between and behind payloads
+    payload = _EMPTY
+    header_start = position = payload_bytes = depth = 0
+    end = len(message)
+    try:
+        for _ in range(MAX_FIELDS):
+            start = position
+            field_tag = message[position]
+            position += 1
+            if field_tag > 0x7F:
+                field_tag, position = _varint(message, start, _MAX_TAG_BYTES)
+            wire_type = field_tag & 7
+            if wire_type == _LENGTH_DELIMITED:
+                length = message[position]
+                position += 1
+                if length > 0x7F:
+                    length, position = _varint(message, position - 1)
+                position += length
+                if field_tag == _PAYLOAD_TAG and depth == 0:
+                    payload = memoryview(message)[position - length : position]
+                    header.append(message[header_start:start])
+                    header_start = position
+                    payload_bytes += position - start
+            elif wire_type == _VARINT:
+                position += 1
+                if message[position - 1] > 0x7F:
+                    _, position = _varint(message, position - 1)
+            elif wire_type in _FIXED:
+                value_bytes, levels = _FIXED[wire_type]
+                position += value_bytes
+                depth += levels
+            else:
+                raise DecodeError(f"wire type {wire_type}")
+            if position >= end or position - payload_bytes > MAX_HEADER_BYTES:
+                break
+    except IndexError as error:
+        raise DecodeError("truncated") from error
+    if position > end:
+        raise DecodeError("truncated")
+    if position - payload_bytes > MAX_HEADER_BYTES:
+        raise _LimitError(
+            f"with at least {position - payload_bytes} bytes besides its payload, allowed are {MAX_HEADER_BYTES}"
+        )
+    if position < end:
+        raise _LimitError(f"with more than {MAX_FIELDS} fields, allowed are {MAX_FIELDS}")
+    header.append(message[header_start:])
+    return b"".join(header), payload
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Read a varint; return its value, or -1 where there is none, and the position behind it."""
+def _varint(message: bytes, position: int, most_bytes: int = _MAX_VARINT_BYTES) -> tuple[int, int]:
+    """Read a varint; return its value and the position behind it.
+
+    Raises:
+        DecodeError: It does not end within the message, or within so many bytes.
+    """
     value = 0
-    for index, byte in enumerate(message[position : position + _MAX_VARINT_BYTES]):
+    for index, byte in enumerate(message[position : position + most_bytes]):
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, position + index + 1
-    return -1, position
+            return value & _UINT64_MAX, position + index + 1
+    raise DecodeError("varint without an end")

@@ -16,6 +16,11 @@ from softmaxd_server.backends.base import Work
 # An id up to here has a length of one byte.
 _MAX_ID_BYTES = 0x7F
 _MAX_ENTRIES = 256
+# No client writes a longer one, and what is kept stays small. It also has fewer fields than `codec.MAX_FIELDS`, so that
+# no message is known that `codec.decode` would refuse.
+_MAX_HEAD_BYTES = 250
+# Put before a head, it is replaced by any id in there, even by an empty one: it is too long to be that id.
+_FOREIGN_ID = "x" * _MAX_HEAD_BYTES
 
 
 class Recipe(NamedTuple):
@@ -56,6 +61,7 @@ class HeaderMemo:
     def __init__(self, request: Any) -> None:
         self._request = request
         self._id_tag = codec.tag(request.ID_FIELD_NUMBER)
+        self._foreign_id = request(id=_FOREIGN_ID).SerializeToString()
         self._by_size: dict[int, tuple[bytes, Recipe]] = {}
 
     def find(self, message: bytes) -> Found | None:
@@ -74,20 +80,23 @@ class HeaderMemo:
         return Found(request_id, message[:start], recipe, memoryview(message)[start + len(head) :])
 
     def remember(self, message: bytes, recipe: Recipe) -> None:
-        """Keep what a valid message led to, if its id stands at its start and its payload at its end."""
+        """Keep what a valid message led to, if its id stands at its start, its payload at its end, little between."""
         work = recipe.work
         payload_bytes = work.rows * work.cols * work.element.itemsize
         payload_start = codec.payload_start(payload_bytes)
-        head = message[self._behind_id(message) : len(message) - payload_bytes]
+        behind_id, head_end = self._behind_id(message), len(message) - payload_bytes
+        if head_end - behind_id > _MAX_HEAD_BYTES:
+            return
+        head = message[behind_id:head_end]
         if not head.endswith(payload_start):
             return
         try:
             # Only if all before the payload is a message of its own is all behind it the payload: these bytes could
             # also stand inside another field.
-            rest = self._request.FromString(head.removesuffix(payload_start))
+            rest = self._request.FromString(self._foreign_id + head.removesuffix(payload_start))
         except DecodeError:
             return
-        if rest.id or rest.payload:
+        if rest.id != _FOREIGN_ID or rest.payload:
             return
         if len(self._by_size) >= _MAX_ENTRIES:
             self._by_size.clear()

@@ -129,6 +129,15 @@ def test_id_behind_other_fields_is_answered_each_time(dataplane, make_request, e
             assert known == new
 
 
+def test_id_that_is_taken_back_by_an_empty_one_is_not_answered(dataplane, make_request):
+    message = b"\x0a\x01a" + make_request().SerializeToString()
+    taken_back = message[:5] + b"\x0a\x00" + message[5:]
+    for _ in range(2):
+        known, new = serve_both(dataplane, UNARY, taken_back)
+        assert known == new
+        assert known[0] == known[3].id == ""
+
+
 _FIELDS = st.sampled_from(
     [
         b"\x0a\x00",  # id ""

@@ -1,0 +1,1 @@
+"""Fuzzing of what reads bytes that anyone may send: `make fuzz`."""
