@@ -48,6 +48,39 @@ double time_variant(GpuContext& context, const std::string& variant, std::size_t
   return context.time_variant(variant, matrix);
 }
 
+void register_memory(GpuContext& context, const py::object& buffer) {
+  const Bytes memory(buffer, PyBUF_WRITABLE);
+  const py::gil_scoped_release release;
+  context.register_memory(memory.data(), memory.size());
+}
+
+void unregister_memory(GpuContext& context, const py::object& buffer) {
+  const Bytes memory(buffer, PyBUF_WRITABLE);
+  const py::gil_scoped_release release;
+  context.unregister_memory(memory.data(), memory.size());
+}
+
+std::unique_ptr<DeviceMemory> open_device_memory(const GpuContext& context, const py::bytes& ipc_handle,
+                                                 const std::string& pci_bus_id, std::size_t byte_size) {
+  const std::string_view handle = ipc_handle;
+  const py::gil_scoped_release release;
+  return context.open_device_memory(handle, pci_bus_id, byte_size);
+}
+
+// Returns the seconds of upload, kernel and download.
+std::tuple<double, double, double> compute_on_device(GpuContext& context, const DeviceMemory& source,
+                                                     std::size_t source_offset, const DeviceMemory& destination,
+                                                     std::size_t destination_offset, std::size_t rows, std::size_t cols,
+                                                     const std::string& dtype, bool zero_masked_rows,
+                                                     const std::string& variant) {
+  const Matrix matrix{rows, cols, dtype_from_name(dtype)};
+  static_cast<void>(size_of(matrix));
+  const py::gil_scoped_release release;
+  const auto phases = context.softmax_on_device(source, source_offset, destination, destination_offset, matrix,
+                                                {zero_masked_rows}, variant);
+  return {phases.upload_seconds, phases.kernel_seconds, phases.download_seconds};
+}
+
 }  // namespace
 
 void define_errors(py::module_& m) {
@@ -58,6 +91,11 @@ void define_errors(py::module_& m) {
 }
 
 void define_gpu(py::module_& m) {
+  py::class_<DeviceMemory>(m, "DeviceMemory", py::module_local(),
+                           "Memory on a device that another process has allocated and lends.")
+      .def_property_readonly("byte_size", &DeviceMemory::byte_size)
+      .def("close", &DeviceMemory::close, py::call_guard<py::gil_scoped_release>(),
+           "Let go of it; calls that compute on it end first.");
   py::class_<GpuContext> context(m, "GpuContext", py::module_local(), "Softmax on GPUs: streams and pools, made once.");
   context
       .def(py::init([](const std::vector<int>& devices, const std::vector<ChoiceRow>& choices, std::size_t threads,
@@ -67,6 +105,13 @@ void define_gpu(py::module_& m) {
            }),
            py::kw_only(), py::arg("devices"), py::arg("choices") = std::vector<ChoiceRow>(), py::arg("threads") = 0,
            py::arg("device_pool_bytes") = 0)
+      .def("register_memory", &register_memory, py::arg("buffer"))
+      .def("unregister_memory", &unregister_memory, py::arg("buffer"))
+      .def("open_device_memory", &open_device_memory, py::arg("ipc_handle"), py::arg("pci_bus_id"),
+           py::arg("byte_size"))
+      .def("softmax_on_device", &compute_on_device, py::arg("source"), py::arg("source_offset"), py::arg("destination"),
+           py::arg("destination_offset"), py::arg("rows"), py::arg("cols"), py::arg("dtype"), py::kw_only(),
+           py::arg("zero_masked_rows") = false, py::arg("variant") = "")
       .def("time_variant", &time_variant, py::arg("variant"), py::arg("rows"), py::arg("cols"), py::arg("dtype"))
       .def("candidates", &GpuContext::candidates, py::arg("cols"))
       .def("warm_up", &GpuContext::warm_up, py::call_guard<py::gil_scoped_release>())

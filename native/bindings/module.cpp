@@ -5,6 +5,7 @@
 
 #include "context_binding.h"
 #include "gpu_binding.h"
+#include "shared_mapping_binding.h"
 #include "softmaxd/cpu_context.h"
 
 namespace softmaxd::bindings {
@@ -47,4 +48,5 @@ PYBIND11_MODULE(_native, m) {
   softmaxd::bindings::define_errors(m);
   softmaxd::bindings::define_cpu(m);
   softmaxd::bindings::define_gpu(m);
+  softmaxd::bindings::define_shared_mapping(m);
 }

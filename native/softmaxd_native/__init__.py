@@ -3,8 +3,10 @@
 from softmaxd_native._native import (
     CpuContext,
     DeviceError,
+    DeviceMemory,
     GpuContext,
     InvalidArgument,
+    SharedMapping,
     Unsupported,
     check_choices,
     gpu_devices,
@@ -16,8 +18,10 @@ from softmaxd_native._native import (
 __all__ = [
     "CpuContext",
     "DeviceError",
+    "DeviceMemory",
     "GpuContext",
     "InvalidArgument",
+    "SharedMapping",
     "Unsupported",
     "check_choices",
     "gpu_devices",

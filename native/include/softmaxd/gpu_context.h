@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "softmaxd/device_memory.h"
 #include "softmaxd/softmax.h"
 
 namespace softmaxd {
@@ -85,10 +86,37 @@ class GpuContext {
   Plan plan(const Matrix& matrix, std::string_view variant = {}) const;
 
   // Writes softmax(source) to destination; both are the host's, hold rows * cols elements at any alignment, and are the
-  // same memory or do not overlap. Returns when all is written.
+  // same memory or do not overlap. Returns when all is written. What lies within registered memory is moved by the
+  // device, with no copy on the host.
   // Throws as plan() does, OutOfMemory where the matrix does not fit, DeviceError.
   Phases softmax(const void* source, void* destination, const Matrix& matrix, Options options = {},
                  std::string_view variant = {});
+
+  // Registers memory of the host, so that all devices reach it by themselves; it stays as it is until it is
+  // unregistered, or the context ends, and no page of it is registered otherwise. Its pages are pinned: they stay in
+  // memory, and the devices' own, also when the file that they are of is truncated. The first registration reserves
+  // memory on each device. Takes milliseconds. Throws InvalidArgument for 0 bytes or what overlaps with registered
+  // memory, OutOfMemory, DeviceError where the runtime cannot pin it; it is not registered then.
+  void register_memory(void* data, std::size_t byte_size);
+  // No call on the memory is under way. Throws InvalidArgument for what was not registered so, DeviceError.
+  void unregister_memory(void* data, std::size_t byte_size);
+
+  // Opens memory that another process has allocated on a device and exported.
+  // ipc_handle: a cudaIpcMemHandle_t's or hipIpcMemHandle_t's bytes. pci_bus_id: of the device, as in "0000:3b:00.0".
+  // Throws InvalidArgument for a device that the context has not, a handle that cannot be opened or an allocation of
+  // less than `byte_size` bytes, OutOfMemory, DeviceError.
+  std::unique_ptr<DeviceMemory> open_device_memory(std::string_view ipc_handle, std::string_view pci_bus_id,
+                                                   std::size_t byte_size) const;
+
+  // Writes softmax of what is in `source` to `destination`, both on one device of the context: the same memory or none
+  // that overlaps. Nothing is moved: upload and download take no time. Returns when all is written; what other
+  // processes put into the source must be there when it is called.
+  // source_offset, destination_offset: in bytes, of rows * cols elements at their alignment.
+  // Throws as plan() does, InvalidArgument for what does not lie within the memory, is not aligned, overlaps, is closed
+  // or on different devices, OutOfMemory where there is no room for a workspace, DeviceError.
+  Phases softmax_on_device(const DeviceMemory& source, std::size_t source_offset, const DeviceMemory& destination,
+                           std::size_t destination_offset, const Matrix& matrix, Options options = {},
+                           std::string_view variant = {});
 
   // Returns the seconds that a launch of `variant` takes on the first device, from its memory to its memory: the median
   // of several runs of launches one behind the other. What the device's caches can hold of the matrix, they do.

@@ -62,6 +62,12 @@ GpuDevice describe_device(int index) {
   return {index, product_name(properties), static_cast<std::size_t>(properties.multiProcessorCount)};
 }
 
+std::string pci_bus_id_of(int index) {
+  char id[32] = "";
+  check(pci_bus_id(id, sizeof id, index), "asking for the device's PCI bus id");
+  return id;
+}
+
 Capacity capacity_of(int index) {
   const DeviceProperties properties = properties_of(index);
   return {static_cast<std::size_t>(properties.multiProcessorCount), properties.sharedMemPerBlock,
@@ -75,11 +81,20 @@ DeviceContext::DeviceContext(int index, std::size_t lane_count, std::size_t pool
       // Pieces alone are lent from it, and lanes have a fixed number of them.
       pinned_pool("pinned:" + std::to_string(index), {allocate_pinned, release_pinned}, SIZE_MAX),
       lanes(lane_count),
-      start_events(lane_count) {
-  device_pool.reserve(kPieceBytes + kSlotWorkspaceBytes, lane_count * Lane::kSlots);
-  pinned_pool.reserve(kPieceBytes, lane_count * Lane::kSlots);
+      start_events(lane_count),
+      slots_(lane_count * Lane::kSlots) {
+  device_pool.reserve(slot_bytes(kPieceBytes), slots_);
+  pinned_pool.reserve(kPieceBytes, slots_);
 }
 
 void DeviceContext::make_current() const { choose_device(device.index); }
+
+void DeviceContext::reserve_direct_pieces() {
+  const std::lock_guard lock(reserving_);
+  if (has_direct_pieces_) return;
+  make_current();
+  device_pool.reserve(slot_bytes(kDirectPieceBytes), slots_);
+  has_direct_pieces_ = true;
+}
 
 }  // namespace softmaxd::gpu

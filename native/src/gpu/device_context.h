@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <string>
 
 #include "gpu/buffer_pool.h"
 #include "gpu/choice.h"
@@ -35,8 +36,17 @@ class TimedEvent {
 // there would be too few pieces for all threads. Measured: bench/README.md.
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kSmallestPieceBytes = std::size_t{128} << 10;
-// Of the device, behind a piece; so large that it bounds no piece whose rows are longer than 100 elements.
-inline constexpr std::size_t kSlotWorkspaceBytes = kPieceBytes / 4;
+// A workspace lies behind a piece; so large that it bounds no piece whose rows are longer than 100 elements.
+constexpr std::size_t slot_workspace_bytes(std::size_t piece_bytes) { return piece_bytes / 4; }
+constexpr std::size_t slot_bytes(std::size_t piece_bytes) { return piece_bytes + slot_workspace_bytes(piece_bytes); }
+
+// Of a matrix that the device moves from and to the caller's memory by itself. No thread copies, so a piece is larger:
+// a copy's start, some microseconds, is little of the 40 that 2 MiB take at 50 GB/s. It is no larger still because
+// nothing overlaps with the first piece's way up and the last one's way down.
+inline constexpr std::size_t kDirectPieceBytes = std::size_t{2} << 20;
+inline constexpr std::size_t kSmallestDirectPieceBytes = std::size_t{512} << 10;
+// Streams that keep the bus busy in both directions: one uploads, one computes, one downloads, one is being refilled.
+inline constexpr std::size_t kDirectThreads = 4;
 
 // One piece of a matrix on its way through the device, and the memory that it takes for that long.
 struct Slot {
@@ -66,8 +76,9 @@ struct Lane {
   Slot slots[kSlots];
 };
 
-// Both throw DeviceError.
+// All throw DeviceError.
 GpuDevice describe_device(int index);
+std::string pci_bus_id_of(int index);
 Capacity capacity_of(int index);
 
 struct DeviceContext {
@@ -78,6 +89,10 @@ struct DeviceContext {
   // Makes it the calling thread's device.
   void make_current() const;
 
+  // Makes the memory that all lanes take at once for pieces that no thread copies; once. Throws OutOfMemory,
+  // DeviceError.
+  void reserve_direct_pieces();
+
   const GpuDevice device;
   const Capacity capacity;
   BufferPool device_pool;
@@ -87,6 +102,11 @@ struct DeviceContext {
   // Held by a matrix whose rows do not fit into a slot: it keeps all threads and the bus busy by itself, and two at a
   // time would only need twice the memory.
   std::mutex wide_turn;
+
+ private:
+  const std::size_t slots_;
+  std::mutex reserving_;
+  bool has_direct_pieces_ = false;
 };
 
 }  // namespace softmaxd::gpu

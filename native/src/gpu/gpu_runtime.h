@@ -8,6 +8,7 @@
 #include "simt.h"
 #include "simt_runtime.h"
 #elif defined(__CUDACC__)
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -35,6 +36,7 @@ namespace softmaxd::gpu {
 using Error = SOFTMAXD_NAME(Error_t);
 using Stream = SOFTMAXD_NAME(Stream_t);
 using Event = SOFTMAXD_NAME(Event_t);
+using IpcHandle = SOFTMAXD_NAME(IpcMemHandle_t);
 inline constexpr Error kSuccess = SOFTMAXD_NAME(Success);
 
 #if defined(SOFTMAXD_SIMT)
@@ -88,6 +90,44 @@ inline Error memory_info(std::size_t* free, std::size_t* total) { return SOFTMAX
 inline Error allocate_device(void** data, std::size_t bytes) { return SOFTMAXD_NAME(Malloc)(data, bytes); }
 inline Error release_device(void* data) { return SOFTMAXD_NAME(Free)(data); }
 
+// Pins memory of the host for all devices, so that they read and write it by themselves.
+inline Error register_host(void* data, std::size_t bytes) {
+  return SOFTMAXD_NAME(HostRegister)(data, bytes, SOFTMAXD_NAME(HostRegisterPortable));
+}
+inline Error unregister_host(void* data) { return SOFTMAXD_NAME(HostUnregister)(data); }
+
+// As in "0000:3b:00.0".
+inline Error pci_bus_id(char* id, int bytes, int device) { return SOFTMAXD_NAME(DeviceGetPCIBusId)(id, bytes, device); }
+// Maps what another process has allocated on the thread's device.
+inline Error open_ipc_memory(void** data, const IpcHandle& handle) {
+  return SOFTMAXD_NAME(IpcOpenMemHandle)(data, handle, SOFTMAXD_NAME(IpcMemLazyEnablePeerAccess));
+}
+inline Error close_ipc_memory(void* data) { return SOFTMAXD_NAME(IpcCloseMemHandle)(data); }
+
+// Says where the allocation that `data` lies in starts, and how large it is.
+inline Error address_range(void** start, std::size_t* bytes, void* data) {
+#if defined(SOFTMAXD_SIMT) || !defined(__CUDACC__)
+  return SOFTMAXD_NAME(MemGetAddressRange)(start, bytes, data);
+#else
+  // The driver's own: the runtime has none, and the driver's library is not linked.
+  constexpr const char* kName = "cuMemGetAddressRange";
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  const Error error = cudaGetDriverEntryPointByVersion(kName, &entry, 12000, cudaEnableDefault, &found);
+#else
+  const Error error = cudaGetDriverEntryPoint(kName, &entry, cudaEnableDefault, &found);
+#endif
+  if (error != kSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
+  CUdeviceptr address = 0;
+  const auto ask = reinterpret_cast<decltype(&cuMemGetAddressRange)>(entry);
+  const CUresult result = ask(&address, bytes, reinterpret_cast<CUdeviceptr>(data));
+  *start = reinterpret_cast<void*>(address);
+  return static_cast<Error>(result);  // both count alike
+#endif
+}
+
 // A stream that does not wait for the null stream.
 inline Error create_stream(Stream* stream) {
   return SOFTMAXD_NAME(StreamCreateWithFlags)(stream, SOFTMAXD_NAME(StreamNonBlocking));
@@ -103,7 +143,7 @@ inline Error elapsed_milliseconds(float* milliseconds, Event from, Event to) {
   return SOFTMAXD_NAME(EventElapsedTime)(milliseconds, from, to);
 }
 
-// The host's side of both is pinned: from pageable memory they would not return before the copy.
+// The host's side of both is pinned or registered: from pageable memory they would not return before the copy.
 inline Error copy_to_device(void* device, const void* pinned, std::size_t bytes, Stream stream) {
   return SOFTMAXD_NAME(MemcpyAsync)(device, pinned, bytes, SOFTMAXD_NAME(MemcpyHostToDevice), stream);
 }

@@ -15,6 +15,8 @@ namespace {
 
 // Rows longer than a piece go to the device together up to this size, so that few long rows take one launch.
 constexpr std::size_t kWideGroupBytes = std::size_t{64} << 20;
+// Of the launches on what is on the device already.
+constexpr std::size_t kLaunchWorkspaceBytes = std::size_t{64} << 20;
 
 std::size_t row_bytes_of(const Matrix& matrix) { return matrix.cols * item_size(matrix.dtype); }
 
@@ -27,6 +29,8 @@ std::size_t workspace_offset(const Matrix& matrix) {
 std::size_t device_bytes(const Variant& variant, const Matrix& matrix) {
   return workspace_offset(matrix) + variant.workspace_bytes(matrix);
 }
+
+bool is_direct(const Request& request) { return request.is_source_registered && request.is_destination_registered; }
 
 // Computes in place what is at `memory`, with the workspace behind it.
 void compute(const Variant& variant, const Matrix& matrix, const Options& options, std::byte* memory, int device,
@@ -51,9 +55,10 @@ class PieceWork : public cpu::SharedWork {
   PieceWork(DeviceContext& device, std::size_t bytes, std::size_t piece_bytes)
       : device_(device), bytes_(bytes), piece_bytes_(piece_bytes) {}
 
+  // Has up to `most` threads at work, the calling one included.
   // Throws what the first piece that failed threw; nothing is under way any more.
-  void run(cpu::ThreadPool& threads) {
-    threads.run(*this, (bytes_ - 1) / piece_bytes_);
+  void run(cpu::ThreadPool& threads, std::size_t most) {
+    threads.run(*this, std::min((bytes_ - 1) / piece_bytes_, most - 1));
     if (error_) std::rethrow_exception(error_);
   }
 
@@ -140,15 +145,17 @@ class Timeline {
   double computed_ = 0;
 };
 
-// Blocks of rows, each a piece: up, computed, down.
+// Blocks of rows, each a piece: up, computed, down. A side that is registered takes no pinned buffer.
 class BlockWork final : public PieceWork {
  public:
+  // piece_bytes: what a block has at most.
   BlockWork(DeviceContext& device, const Variant& variant, const Request& request, std::size_t rows_per_block,
-            TimedEvent& start)
+            std::size_t piece_bytes, TimedEvent& start)
       : PieceWork(device, request.matrix.rows * row_bytes_of(request.matrix),
                   rows_per_block * row_bytes_of(request.matrix)),
         variant_(variant),
         request_(request),
+        slot_bytes_(slot_bytes(piece_bytes)),
         timeline_(start) {}
 
   Phases phases(double seconds) const { return timeline_.phases(seconds); }
@@ -156,28 +163,36 @@ class BlockWork final : public PieceWork {
  protected:
   void start(const Piece& piece, Lane& lane, Slot& slot) override {
     timeline_.begin(lane.stream);
-    slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
-    slot.device = device_.device_pool.borrow(kPieceBytes + kSlotWorkspaceBytes);
-    std::memcpy(slot.pinned.data(), request_.source + piece.offset, piece.bytes);
-    check(copy_to_device(slot.device.data(), slot.pinned.data(), piece.bytes, lane.stream), "copying to the device");
+    if (!is_direct(request_)) slot.pinned = device_.pinned_pool.borrow(kPieceBytes);
+    slot.device = device_.device_pool.borrow(slot_bytes_);
+    const std::byte* from = request_.source + piece.offset;
+    if (!request_.is_source_registered) {
+      std::memcpy(slot.pinned.data(), from, piece.bytes);
+      from = slot.pinned.data();
+    }
+    std::byte* const to = request_.is_destination_registered ? request_.destination + piece.offset : slot.pinned.data();
+    check(copy_to_device(slot.device.data(), from, piece.bytes, lane.stream), "copying to the device");
     slot.uploaded.record(lane.stream);
     const Matrix block{piece.bytes / row_bytes_of(request_.matrix), request_.matrix.cols, request_.matrix.dtype};
     compute(variant_, block, request_.options, slot.device.data(), device_.device.index, lane);
     slot.computed.record(lane.stream);
-    check(copy_to_host(slot.pinned.data(), slot.device.data(), piece.bytes, lane.stream), "copying from the device");
+    check(copy_to_host(to, slot.device.data(), piece.bytes, lane.stream), "copying from the device");
     slot.downloaded.record(lane.stream);
   }
 
   void finish(const Piece& piece, Slot& slot) override {
     slot.downloaded.wait();
     timeline_.note(slot);
-    std::memcpy(request_.destination + piece.offset, slot.pinned.data(), piece.bytes);
+    if (!request_.is_destination_registered) {
+      std::memcpy(request_.destination + piece.offset, slot.pinned.data(), piece.bytes);
+    }
     slot.let_go();
   }
 
  private:
   const Variant& variant_;
   const Request& request_;
+  const std::size_t slot_bytes_;
   Timeline timeline_;
 };
 
@@ -229,39 +244,61 @@ class DownloadWork final : public PieceWork {
   std::byte* const to_;
 };
 
-// Computes what is on the device, and returns the seconds that it took there.
-double compute_alone(DeviceContext& device, const Variant& variant, const Matrix& matrix, const Options& options,
-                     std::byte* memory) {
+// Calls act(lane), which puts work into the lane's stream; returns the seconds that the work took on the device, when
+// it is done.
+template <class Act>
+double run_alone(DeviceContext& device, Act act) {
   auto start = device.start_events.borrow();
   auto lane = device.lanes.borrow();
-  TimedEvent& computed = lane->slots[0].computed;
+  TimedEvent& done = lane->slots[0].computed;
   try {
     start->record(lane->stream);
-    compute(variant, matrix, options, memory, device.device.index, *lane);
-    computed.record(lane->stream);
-    computed.wait();
-    return computed.seconds_since(*start);
+    act(*lane);
+    done.record(lane->stream);
+    done.wait();
+    return done.seconds_since(*start);
   } catch (...) {
     disregard(synchronize_stream(lane->stream));
     throw;
   }
 }
 
-Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, std::size_t rows_at_once,
-                const Request& request) {
+// Brings a part of the source into the device's memory.
+void upload(DeviceContext& device, cpu::ThreadPool& threads, const Request& request, const Piece& part, std::byte* to,
+            std::size_t most_threads) {
+  const std::byte* const from = request.source + part.offset;
+  if (!request.is_source_registered) return UploadWork(device, from, to, part.bytes).run(threads, most_threads);
+  run_alone(device, [&](const Lane& lane) {
+    check(copy_to_device(to, from, part.bytes, lane.stream), "copying to the device");
+  });
+}
+
+// Brings a part of the result from the device's memory to where it belongs.
+void download(DeviceContext& device, cpu::ThreadPool& threads, const Request& request, const Piece& part,
+              const std::byte* from, std::size_t most_threads) {
+  std::byte* const to = request.destination + part.offset;
+  if (!request.is_destination_registered) return DownloadWork(device, from, to, part.bytes).run(threads, most_threads);
+  run_alone(device, [&](const Lane& lane) {
+    check(copy_to_host(to, from, part.bytes, lane.stream), "copying from the device");
+  });
+}
+
+Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, std::size_t most_threads,
+                std::size_t rows_at_once, const Request& request) {
   const std::lock_guard turn(device.wide_turn);
   const std::size_t row_bytes = row_bytes_of(request.matrix);
   Phases phases{};
   for (std::size_t row = 0; row < request.matrix.rows; row += rows_at_once) {
     const auto start = Clock::now();
     const Matrix group{std::min(rows_at_once, request.matrix.rows - row), request.matrix.cols, request.matrix.dtype};
-    const std::size_t offset = row * row_bytes;
-    const std::size_t bytes = group.rows * row_bytes;
+    const Piece part{row * row_bytes, group.rows * row_bytes};
     const BufferPool::Loan memory = device.device_pool.borrow(device_bytes(variant, group));
-    UploadWork(device, request.source + offset, memory.data(), bytes).run(threads);
+    upload(device, threads, request, part, memory.data(), most_threads);
     const double uploaded = seconds_since(start);
-    const double kernel = compute_alone(device, variant, group, request.options, memory.data());
-    DownloadWork(device, memory.data(), request.destination + offset, bytes).run(threads);
+    const double kernel = run_alone(device, [&](const Lane& lane) {
+      compute(variant, group, request.options, memory.data(), device.device.index, lane);
+    });
+    download(device, threads, request, part, memory.data(), most_threads);
     phases.upload_seconds += uploaded;
     phases.kernel_seconds += kernel;
     phases.download_seconds += std::max(0.0, seconds_since(start) - uploaded - kernel);
@@ -271,27 +308,55 @@ Phases run_wide(DeviceContext& device, cpu::ThreadPool& threads, const Variant& 
 
 }  // namespace
 
-Blocks blocks_of(const Matrix& matrix, std::size_t row_workspace_bytes, std::size_t threads) {
+Traffic traffic_of(std::size_t threads, bool is_direct) {
+  if (!is_direct) return {threads, kSmallestPieceBytes, kPieceBytes};
+  return {std::min(threads, kDirectThreads), kSmallestDirectPieceBytes, kDirectPieceBytes};
+}
+
+Blocks blocks_of(const Matrix& matrix, std::size_t row_workspace_bytes, const Traffic& traffic) {
   if (matrix.rows == 0 || matrix.cols == 0) return {matrix.rows, true};
   const std::size_t row_bytes = row_bytes_of(matrix);
-  std::size_t most = kPieceBytes / row_bytes;
-  if (row_workspace_bytes != 0) most = std::min(most, kSlotWorkspaceBytes / row_workspace_bytes);
+  std::size_t most = traffic.piece_bytes / row_bytes;
+  if (row_workspace_bytes != 0) most = std::min(most, slot_workspace_bytes(traffic.piece_bytes) / row_workspace_bytes);
   if (most == 0) return {std::clamp<std::size_t>(kWideGroupBytes / row_bytes, 1, matrix.rows), false};
   // A piece for each slot of each thread.
-  const std::size_t share = matrix.rows * row_bytes / (threads * Lane::kSlots);
-  const std::size_t wanted = std::clamp(share, kSmallestPieceBytes, kPieceBytes) / row_bytes;
+  const std::size_t share = matrix.rows * row_bytes / (traffic.threads * Lane::kSlots);
+  const std::size_t wanted = std::clamp(share, traffic.smallest_piece_bytes, traffic.piece_bytes) / row_bytes;
   return {std::min({most, std::max<std::size_t>(1, wanted), matrix.rows}), true};
 }
 
-Phases run_pipeline(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Blocks& blocks,
-                    const Request& request) {
+Blocks blocks_on_device(const Matrix& matrix, std::size_t row_workspace_bytes) {
+  if (matrix.rows == 0 || row_workspace_bytes == 0) return {matrix.rows, false};
+  return {std::clamp<std::size_t>(kLaunchWorkspaceBytes / row_workspace_bytes, 1, matrix.rows), false};
+}
+
+Phases run_pipeline(DeviceContext& device, cpu::ThreadPool& threads, const Variant& variant, const Traffic& traffic,
+                    const Blocks& blocks, const Request& request) {
   const auto begun = Clock::now();
   device.make_current();
-  if (!blocks.fit_slots) return run_wide(device, threads, variant, blocks.rows, request);
+  if (!blocks.fit_slots) return run_wide(device, threads, variant, traffic.threads, blocks.rows, request);
   const auto start = device.start_events.borrow();
-  BlockWork work(device, variant, request, blocks.rows, *start);
-  work.run(threads);
+  BlockWork work(device, variant, request, blocks.rows, traffic.piece_bytes, *start);
+  work.run(threads, traffic.threads);
   return work.phases(seconds_since(begun));
+}
+
+double run_on_device(DeviceContext& device, const Variant& variant, const Blocks& blocks, const std::byte* source,
+                     std::byte* destination, const Matrix& matrix, const Options& options) {
+  device.make_current();
+  // One for all launches, which follow each other; the first is the largest.
+  const std::size_t workspace_bytes = variant.workspace_bytes({blocks.rows, matrix.cols, matrix.dtype});
+  BufferPool::Loan workspace;
+  if (workspace_bytes != 0) workspace = device.device_pool.borrow(workspace_bytes);
+  return run_alone(device, [&](const Lane& lane) {
+    for (std::size_t row = 0; row < matrix.rows; row += blocks.rows) {
+      const Matrix launched{std::min(blocks.rows, matrix.rows - row), matrix.cols, matrix.dtype};
+      const std::size_t offset = row * row_bytes_of(matrix);
+      check(variant.run({source + offset, destination + offset, launched, options,
+                         reinterpret_cast<float*>(workspace.data()), lane.counters, device.device.index, lane.stream}),
+            "starting the kernel");
+    }
+  });
 }
 
 }  // namespace softmaxd::gpu

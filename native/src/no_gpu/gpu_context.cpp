@@ -23,6 +23,15 @@ GpuContext::~GpuContext() = default;
 void GpuContext::warm_up() { refuse(); }
 Plan GpuContext::plan(const Matrix&, std::string_view) const { refuse(); }
 Phases GpuContext::softmax(const void*, void*, const Matrix&, Options, std::string_view) { refuse(); }
+void GpuContext::register_memory(void*, std::size_t) { refuse(); }
+void GpuContext::unregister_memory(void*, std::size_t) { refuse(); }
+std::unique_ptr<DeviceMemory> GpuContext::open_device_memory(std::string_view, std::string_view, std::size_t) const {
+  refuse();
+}
+Phases GpuContext::softmax_on_device(const DeviceMemory&, std::size_t, const DeviceMemory&, std::size_t, const Matrix&,
+                                     Options, std::string_view) {
+  refuse();
+}
 double GpuContext::time_variant(std::string_view, const Matrix&) { refuse(); }
 std::vector<std::string_view> GpuContext::candidates(std::size_t) const { refuse(); }
 std::size_t GpuContext::threads() const { refuse(); }

@@ -19,12 +19,14 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,12 +38,17 @@ enum simtError_t {
   simtErrorInvalidConfiguration = 9,
   simtErrorNoDevice = 100,
   simtErrorInvalidDevice = 101,
+  simtErrorMapFailed = 205,
+  simtErrorInvalidHandle = 400,
   simtErrorNotReady = 600,
+  simtErrorHostMemoryAlreadyRegistered = 712,
   simtErrorLaunchFailure = 719,
 };
 
 enum simtMemcpyKind { simtMemcpyHostToDevice, simtMemcpyDeviceToHost };
 inline constexpr unsigned simtStreamNonBlocking = 1;
+inline constexpr unsigned simtHostRegisterPortable = 1;
+inline constexpr unsigned simtIpcMemLazyEnablePeerAccess = 1;
 
 struct simtDeviceProp {
   char name[32];
@@ -93,6 +100,49 @@ class Memory {
     return used_[owner];
   }
 
+  // A piece of memory; of no bytes where there is none.
+  struct Place {
+    unsigned char* start = nullptr;
+    std::size_t bytes = 0;
+    int owner = 0;
+
+    bool holds(const void* data, std::size_t count) const {
+      const auto* const first = static_cast<const unsigned char*>(data);
+      return first >= start && count <= bytes && static_cast<std::size_t>(first - start) <= bytes - count;
+    }
+  };
+
+  // What `data` lies in.
+  Place place_of(const void* data) {
+    const std::lock_guard lock(mutex_);
+    auto after = owned_.upper_bound(const_cast<void*>(data));
+    if (after == owned_.begin()) return {};
+    const auto& [start, owned] = *--after;
+    const Place place{static_cast<unsigned char*>(start), owned.second, owned.first};
+    return place.holds(data, 1) ? place : Place{};
+  }
+
+  // Takes the host's memory, that is not ours, for pinned.
+  simtError_t adopt(void* data, std::size_t bytes, int owner) {
+    const std::lock_guard lock(mutex_);
+    const auto* const end = static_cast<unsigned char*>(data) + bytes;
+    auto after = owned_.lower_bound(const_cast<unsigned char*>(end));
+    if (after != owned_.begin()) {
+      const auto& [start, owned] = *--after;
+      if (static_cast<unsigned char*>(start) + owned.second > data) return simtErrorHostMemoryAlreadyRegistered;
+    }
+    owned_[data] = {owner, bytes};
+    return simtSuccess;
+  }
+
+  simtError_t disown(void* data, int owner) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owned_.find(data);
+    if (found == owned_.end() || found->second.first != owner) return simtErrorInvalidValue;
+    owned_.erase(found);
+    return simtSuccess;
+  }
+
  private:
   std::mutex mutex_;
   std::map<int, std::size_t> used_;
@@ -100,6 +150,9 @@ class Memory {
 };
 
 inline constexpr int kHost = -1;
+inline constexpr int kRegistered = -2;
+// By copies from and to registered memory, since the start.
+inline std::atomic<std::size_t> bytes_moved_directly;
 
 inline Memory& memory() {
   static Memory instance;
@@ -216,8 +269,14 @@ inline const char* simtGetErrorName(simtError_t error) {
       return "simtErrorNoDevice";
     case simtErrorInvalidDevice:
       return "simtErrorInvalidDevice";
+    case simtErrorMapFailed:
+      return "simtErrorMapFailed";
+    case simtErrorInvalidHandle:
+      return "simtErrorInvalidHandle";
     case simtErrorNotReady:
       return "simtErrorNotReady";
+    case simtErrorHostMemoryAlreadyRegistered:
+      return "simtErrorHostMemoryAlreadyRegistered";
     case simtErrorLaunchFailure:
       return "simtErrorLaunchFailure";
   }
@@ -247,6 +306,7 @@ inline simtError_t simtGetDeviceProperties(simtDeviceProp* properties, int devic
   return simtSuccess;
 }
 inline simtError_t simtMemGetInfo(std::size_t* free, std::size_t* total) {
+  if (simt::is_to_fail("MemGetInfo")) return simtErrorLaunchFailure;
   *total = simt::setting("SIMT_DEVICE_BYTES", std::size_t{1} << 30);
   *free = *total - std::min(*total, simt::memory().used(simt::device));
   return simtSuccess;
@@ -261,6 +321,76 @@ inline simtError_t simtMallocHost(void** data, std::size_t bytes) {
   return simt::memory().allocate(data, bytes, simt::kHost, SIZE_MAX);
 }
 inline simtError_t simtFreeHost(void* data) { return simt::memory().release(data); }
+
+inline simtError_t simtHostRegister(void* data, std::size_t bytes, unsigned) {
+  if (simt::is_to_fail("HostRegister")) return simtErrorLaunchFailure;
+  return simt::memory().adopt(data, bytes, simt::kRegistered);
+}
+inline simtError_t simtHostUnregister(void* data) { return simt::memory().disown(data, simt::kRegistered); }
+
+inline simtError_t simtDeviceGetPCIBusId(char* id, int bytes, int device) {
+  std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02X:00.0", 0xA0 + static_cast<unsigned>(device));
+  return simtSuccess;
+}
+inline simtError_t simtMemGetAddressRange(void** start, std::size_t* bytes, void* data) {
+  if (simt::is_to_fail("MemGetAddressRange")) return simtErrorLaunchFailure;
+  const auto place = simt::memory().place_of(data);
+  *start = place.start;
+  *bytes = place.bytes;
+  return place.bytes == 0 ? simtErrorInvalidValue : simtSuccess;
+}
+
+// One process plays both sides: it exports memory of its own and opens that, at the same address. A handle is the
+// memory's address and size. To open what is open already is an error, as in older runtimes.
+struct simtIpcMemHandle_t {
+  char reserved[64];
+};
+
+namespace simt {
+
+struct Exported {
+  char magic[8];
+  void* data;
+  std::size_t bytes;
+};
+inline constexpr char kMagic[8] = "simtIpc";
+
+inline std::mutex opened_mutex;
+inline std::set<void*> opened;
+
+inline std::size_t opened_count() {
+  const std::lock_guard lock(opened_mutex);
+  return opened.size();
+}
+
+}  // namespace simt
+
+inline simtError_t simtIpcGetMemHandle(simtIpcMemHandle_t* handle, void* data) {
+  const auto place = simt::memory().place_of(data);
+  if (place.bytes == 0 || place.owner < 0) return simtErrorInvalidValue;
+  simt::Exported exported{{}, place.start, place.bytes};
+  std::memcpy(exported.magic, simt::kMagic, sizeof exported.magic);
+  *handle = {};
+  std::memcpy(handle->reserved, &exported, sizeof exported);
+  return simtSuccess;
+}
+inline simtError_t simtIpcOpenMemHandle(void** data, simtIpcMemHandle_t handle, unsigned) {
+  simt::Exported exported;
+  std::memcpy(&exported, handle.reserved, sizeof exported);
+  if (std::memcmp(exported.magic, simt::kMagic, sizeof exported.magic) != 0) return simtErrorInvalidHandle;
+  const auto place = simt::memory().place_of(exported.data);
+  if (place.start != exported.data || place.bytes != exported.bytes || place.owner != simt::device) {
+    return simtErrorInvalidHandle;
+  }
+  const std::lock_guard lock(simt::opened_mutex);
+  if (!simt::opened.insert(exported.data).second) return simtErrorMapFailed;
+  *data = exported.data;
+  return simtSuccess;
+}
+inline simtError_t simtIpcCloseMemHandle(void* data) {
+  const std::lock_guard lock(simt::opened_mutex);
+  return simt::opened.erase(data) == 1 ? simtSuccess : simtErrorInvalidValue;
+}
 
 inline simtError_t simtStreamCreateWithFlags(simtStream_t* stream, unsigned) {
   *stream = new simt::StreamThread;
@@ -301,9 +431,19 @@ inline simtError_t simtEventElapsedTime(float* milliseconds, simtEvent_t from, s
   return simtSuccess;
 }
 
-inline simtError_t simtMemcpyAsync(void* to, const void* from, std::size_t bytes, simtMemcpyKind, simtStream_t stream) {
+inline simtError_t simtMemcpyAsync(void* to, const void* from, std::size_t bytes, simtMemcpyKind kind,
+                                   simtStream_t stream) {
   if (simt::is_to_fail("MemcpyAsync")) return simtErrorLaunchFailure;
   if (bytes == 0) return simtSuccess;
+  if (stream != nullptr) {
+    const void* const on_host = kind == simtMemcpyHostToDevice ? from : to;
+    const void* const on_device = kind == simtMemcpyHostToDevice ? to : from;
+    const auto host = simt::memory().place_of(on_host);
+    const auto device = simt::memory().place_of(on_device);
+    if (!host.holds(on_host, bytes) || host.owner >= 0) return simtErrorInvalidValue;
+    if (!device.holds(on_device, bytes) || device.owner != stream->device()) return simtErrorInvalidValue;
+    if (host.owner == simt::kRegistered) simt::bytes_moved_directly += bytes;
+  }
   simt::put(stream, [=] { std::memcpy(to, from, bytes); });
   return simtSuccess;
 }
