@@ -12,6 +12,7 @@ try:
     from softmaxd_server import config as configuration
     from softmaxd_server.app import Server
     from softmaxd_server.errors import ConfigError, StartError
+    from softmaxd_server.malloc import keep_memory
 except ModuleNotFoundError as error:  # the client alone was installed
     sys.exit(f"softmaxd: {error.name} is not installed; the server needs: pip install 'softmaxd[server]'")
 
@@ -31,6 +32,8 @@ def main() -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if config.keep_memory_bytes and keep_memory(config.keep_memory_bytes):
+        _log.info("the C library keeps up to %d bytes that are free (--keep-memory-bytes)", config.keep_memory_bytes)
     try:
         _run(_serve(config))
     except StartError as error:

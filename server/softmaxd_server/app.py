@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import softmaxd_proto
@@ -12,14 +15,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped] # its stubs are a distribution of their own
 
 from softmaxd_server import backends
-from softmaxd_server.backends.base import Backend
-from softmaxd_server.config import Config
+from softmaxd_server.admission import Admission
+from softmaxd_server.backends import native
+from softmaxd_server.backends.base import Backend, DeviceBackend
+from softmaxd_server.config import Config, user_ids
 from softmaxd_server.cpus import usable_cpus
 from softmaxd_server.dataplane import Dataplane
-from softmaxd_server.errors import AddressError
+from softmaxd_server.device_memory import DeviceMemoryOpener
+from softmaxd_server.errors import AddressError, BackendUnavailableError
 from softmaxd_server.health import HealthServicer
+from softmaxd_server.memory_servicer import MemoryServicer
 from softmaxd_server.metrics import Metrics
 from softmaxd_server.metrics_http import MetricsServer
+from softmaxd_server.regions import DEVICE_MEMORY, SHARED_MEMORY, Opener, Regions
+from softmaxd_server.shared_memory import SharedMemoryOpener
 from softmaxd_server.softmax_servicer import SERVICE, SoftmaxServicer
 from softmaxd_server.statuses import ALL_CODES
 
@@ -54,6 +63,7 @@ class Server:
         self._cut_off: asyncio.Future[None] | None = None
         self._health = HealthServicer(("", SERVICE))
         self._servicer: SoftmaxServicer | None = None
+        self._memory_servicer: MemoryServicer | None = None
         self.port = 0
         """The port that gRPC listens on, once started."""
 
@@ -101,8 +111,8 @@ class Server:
         grace = self._config.grace if grace is None else grace
         self._is_ready = False
         self._health.drain()
-        if self._grpc is not None and self._servicer is not None:
-            ending_streams = asyncio.create_task(self._servicer.end_quiet_streams())
+        if self._grpc is not None and self._servicer is not None and self._memory_servicer is not None:
+            ending_streams = asyncio.create_task(self._servicer.end_quiet_streams(self._memory_servicer.end_calls))
             if grace > 0:
                 await self._servicer.refuse_new_calls()
             await self._grpc.stop(grace)
@@ -125,8 +135,10 @@ class Server:
             if self._metrics_server is None
             else f"on http://{_address(self._config.metrics_host, self._metrics_server.port)}/metrics"
         )
+        unix_socket = f" and unix:{self._config.unix_socket}" if self._config.unix_socket else ""
+        addresses = _address(self._config.host, self.port) + unix_socket
         return (
-            f"softmaxd {softmaxd_proto.__version__} listening on {_address(self._config.host, self.port)}, "
+            f"softmaxd {softmaxd_proto.__version__} listening on {addresses}, "
             f"metrics {metrics}, backend {self._backend.name} ({devices})"
         )
 
@@ -148,24 +160,77 @@ class Server:
     def _make_grpc(self, backend: Backend) -> grpc.aio.Server:
         config = self._config
         devices = ", ".join(device.name for device in backend.devices)
-        self._metrics.describe_backend(softmaxd_proto.__version__, backend.name, devices, backend.pools)
+        regions = Regions(_openers(config, backend), config.shared_memory_bytes)
+        admission = Admission(config.in_flight_bytes)
+        self._metrics.describe_backend(
+            softmaxd_proto.__version__,
+            backend.name,
+            devices,
+            backend.pools,
+            regions.use,
+            lambda: admission.in_flight_bytes,
+        )
         self._servicer = SoftmaxServicer(
-            Dataplane(backend, config.max_message_bytes),
+            Dataplane(backend, config.max_message_bytes, regions),
             self._metrics,
+            admission,
             self._executor,
             min(config.inline_bytes, backend.inline_bytes),
         )
+        self._memory_servicer = MemoryServicer(regions, self._executor)
         server = grpc.aio.server(options=_options(config))
-        server.add_generic_rpc_handlers((self._servicer.handler(),))
+        methods = {**self._servicer.methods(), **self._memory_servicer.methods()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         generic = _GenericRegistration(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, generic)
         reflection.enable_server_reflection((SERVICE, _HEALTH_SERVICE, reflection.SERVICE_NAME), generic)
-        address = _address(config.host, config.port)
-        try:
-            self.port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise AddressError("--port", address, str(error)) from error
+        self.port = _listen(server, "--port", _address(config.host, config.port))
+        if config.unix_socket is not None:
+            _check_unused(config.unix_socket)
+            _listen(server, "--unix-socket", f"unix:{config.unix_socket}")
         return server
+
+
+def _openers(config: Config, backend: Backend) -> dict[str, Opener]:
+    """Return what opens the memory that clients may register, by its kind.
+
+    Raises:
+        BackendUnavailableError: A kind is allowed, and cannot be had.
+    """
+    openers: dict[str, Opener] = {}
+    if config.allow_shared_memory:
+        users = frozenset((os.geteuid(), *user_ids(config.shared_memory_uids)))
+        openers[SHARED_MEMORY] = SharedMemoryOpener(backend, native.load(), users)
+    if config.allow_device_memory:
+        if not isinstance(backend, DeviceBackend):
+            raise BackendUnavailableError(
+                f"got --allow-device-memory, and backend {backend.name} computes on no GPU: leave it out, or use "
+                "--backend hip or cuda"
+            )
+        openers[DEVICE_MEMORY] = DeviceMemoryOpener(backend)
+    return openers
+
+
+def _listen(server: grpc.aio.Server, flag: str, address: str) -> int:
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise AddressError(flag, address, str(error)) from error
+
+
+def _check_unused(path: Path) -> None:
+    """Make sure that no other server listens on a socket: gRPC would take it from it without a word.
+
+    Raises:
+        AddressError: One does, or something else than a socket is there.
+    """
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise AddressError("--unix-socket", f"unix:{path}", "something else than a socket is there")
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex(str(path)) == 0:
+            raise AddressError("--unix-socket", f"unix:{path}", "another server listens on it")
 
 
 class _GenericRegistration:

@@ -18,6 +18,7 @@ from softmaxd_server.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "SOFTMAXD_"
 _MAX_PROTOBUF_BYTES = 2**31 - 1
+_MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un, with its closing zero
 
 
 class Config(BaseSettings):
@@ -53,8 +54,36 @@ class Config(BaseSettings):
     max_message_bytes: int = Field(
         134217728, ge=1024, le=_MAX_PROTOBUF_BYTES, description="Largest request message, in bytes."
     )
+    in_flight_bytes: int = Field(
+        1073741824,
+        ge=4096,
+        description="Bytes of request messages and their answers to hold at once: a stream over it is read later, a "
+        "unary request over it is refused. What shared and device memory hold does not count.",
+    )
+    keep_memory_bytes: int = Field(
+        1073741824,
+        ge=0,
+        le=2**62,
+        description="Free memory to keep for coming requests instead of giving it back to the system, in bytes; 0 "
+        "leaves that to the C library.",
+    )
     max_concurrent_streams: int = Field(
         10000, ge=1, le=2**31 - 1, description="Calls that one connection may have open; a client queues the rest."
+    )
+    unix_socket: Path | None = Field(
+        None, description="Listen on this socket of the file system as well; clients name it unix:FILE."
+    )
+    allow_shared_memory: bool = Field(
+        False, description="Take tensors in POSIX shared memory of this host from clients that register it."
+    )
+    shared_memory_bytes: int = Field(
+        4294967296, ge=1, le=2**62, description="Shared memory of all clients to map at most at once, in bytes."
+    )
+    shared_memory_uids: str = Field(
+        "", description="Users, besides the server's own, whose shared memory is taken, by number: 1000, or 1000,1001."
+    )
+    allow_device_memory: bool = Field(
+        False, description="Take tensors in GPU memory that other processes of this host export by IPC handle."
     )
     grace: float = Field(
         30.0, ge=0, allow_inf_nan=False, description="Seconds to finish what is in flight after SIGTERM."
@@ -71,6 +100,19 @@ class Config(BaseSettings):
     @classmethod
     def _check_device(cls, value: str) -> str:
         device_indices(value)
+        return value
+
+    @field_validator("shared_memory_uids")
+    @classmethod
+    def _check_uids(cls, value: str) -> str:
+        user_ids(value)
+        return value
+
+    @field_validator("unix_socket")
+    @classmethod
+    def _check_socket_path(cls, value: Path | None) -> Path | None:
+        if value is not None and len(os.fsencode(value)) > _MAX_SOCKET_PATH_BYTES:
+            raise ValueError(f"a socket's path has up to {_MAX_SOCKET_PATH_BYTES} bytes: choose a shorter one")
         return value
 
     @field_validator("port", mode="before")
@@ -93,6 +135,18 @@ def device_indices(device: str) -> list[int]:
     names = [name.strip() for name in device.split(",")]
     if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
         raise ValueError("it must be all, or indices of devices, each once: 0 or 1,3")
+    return [int(name) for name in names]
+
+
+def user_ids(users: str) -> list[int]:
+    """Return the user ids that `Config.shared_memory_uids` names.
+
+    Raises:
+        ValueError: It is not a list of numbers.
+    """
+    names = [name.strip() for name in users.split(",") if name.strip()]
+    if not all(name.isascii() and name.isdigit() for name in names):
+        raise ValueError("it must be numbers of users: 1000 or 1000,1001")
     return [int(name) for name in names]
 
 
@@ -122,6 +176,9 @@ def render(config: Config) -> str:
     return "".join(f"{name} = {value}\n" for name, value in config.model_dump().items())
 
 
+_METAVARS: dict[Any, str] = {Path | None: "FILE", bool: "true|false"}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see softmaxd --help")
@@ -135,10 +192,13 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     for name, field in Config.model_fields.items():
+        # A flag that is true or false may stand alone.
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
         parser.add_argument(
             _flag(name),
-            metavar="FILE" if field.annotation == Path | None else name.rpartition("_")[2].upper(),
+            metavar=_METAVARS.get(field.annotation, name.rpartition("_")[2].upper()),
             default=argparse.SUPPRESS,
+            **switch,
             help=f"{field.description} Default: {field.default}.".replace("%", "%%"),
         )
     parser.add_argument("--print-config", action="store_true", help="Print the resulting configuration and exit.")

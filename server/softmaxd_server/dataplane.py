@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import softmaxd_proto
 from softmaxd_proto import codec
 from softmaxd_proto.dtypes import ELEMENT_TYPES
 from softmaxd_proto.v1 import softmax_pb2
 
-from softmaxd_server.backends.base import Backend, Work
+from softmaxd_server.backends.base import Backend, DeviceBackend, Work
 from softmaxd_server.errors import (
     DeadlineError,
+    LostRegionError,
     MalformedRequestError,
     MessageTooLargeError,
     OutOfMemoryError,
 )
 from softmaxd_server.header_memo import HeaderMemo, Recipe
-from softmaxd_server.validation import work_of
+from softmaxd_server.regions import DEVICE_MEMORY, Regions, Slice
+from softmaxd_server.validation import Slices, work_of, work_of_slices
 
 
 class Exchange(NamedTuple):
@@ -32,6 +35,7 @@ class Exchange(NamedTuple):
 UNARY = Exchange(softmax_pb2.SoftmaxRequest, softmax_pb2.SoftmaxResponse)
 STREAM = Exchange(softmax_pb2.SoftmaxStreamRequest, softmax_pb2.SoftmaxStreamResponse)
 
+INLINE = "inline"
 _NO_PHASES: Mapping[str, float] = {}
 
 
@@ -44,6 +48,7 @@ class Outcome(NamedTuple):
         error: Why there is no answer.
         queue_seconds: From the arrival to the start of decoding.
         phase_seconds: The backend's phases, as `Backend.answer` gives them.
+        transport: How the tensor travelled: `INLINE`, or the kind of the regions that were named.
     """
 
     id: str
@@ -51,6 +56,7 @@ class Outcome(NamedTuple):
     error: Exception | None
     queue_seconds: float = 0.0
     phase_seconds: Mapping[str, float] = _NO_PHASES
+    transport: str = INLINE
 
 
 class Dataplane:
@@ -59,11 +65,13 @@ class Dataplane:
     Args:
         backend: Computes.
         max_message_bytes: The largest request message that is answered.
+        regions: What requests may name in place of a payload; None for none.
     """
 
-    def __init__(self, backend: Backend, max_message_bytes: int) -> None:
+    def __init__(self, backend: Backend, max_message_bytes: int, regions: Regions | None = None) -> None:
         self._backend = backend
         self._max_message_bytes = max_message_bytes
+        self._regions = regions or Regions({}, 0)
         # A memo holds the backend's plans, so that it belongs to this dataplane.
         self._memos = {exchange: HeaderMemo(exchange.request) for exchange in (UNARY, STREAM)}
 
@@ -75,6 +83,25 @@ class Dataplane:
             message: The request's bytes.
             arrived: When they arrived, in seconds of `time.perf_counter`.
             expires: When nobody waits for the answer any more, on the same clock; None for never.
+        """
+        outcome = self.serve_small(exchange, message, arrived, expires, None)
+        assert outcome is not None
+        return outcome
+
+    def serve_small(
+        self, exchange: Exchange, message: bytes, arrived: float, expires: float | None, at_most: int | None
+    ) -> Outcome | None:
+        """Answer one request as `serve` does, unless it names more registered memory than `at_most` bytes.
+
+        Args:
+            exchange: As for `serve`.
+            message: As for `serve`.
+            arrived: As for `serve`.
+            expires: As for `serve`.
+            at_most: Bytes of a tensor in registered memory; None for any number.
+
+        Returns:
+            The outcome; None where the tensor is larger, and nothing was done.
         """
         started = perf_counter()
         request_id = ""
@@ -88,16 +115,17 @@ class Dataplane:
                 request_id = header.id
                 if not is_allowed:
                     raise MessageTooLargeError(len(message), self._max_message_bytes)
+                if header.HasField("source") or header.HasField("destination"):
+                    return self._serve_slices(exchange, header, payload, started - arrived, expires, at_most)
                 work = work_of(header, payload.nbytes)
                 if work is None:
-                    answer = exchange.response(id=request_id, data_type=header.data_type, shape=header.shape)
-                    return Outcome(request_id, answer.SerializeToString(), None, started - arrived)
+                    return Outcome(request_id, _empty_answer(exchange, header), None, started - arrived)
                 id_field = exchange.response(id=request_id).SerializeToString()
-                recipe = self._recipe(exchange, header, work)
+                head = self._head(exchange, header, work, request_id="")
+                recipe = Recipe(work, head + codec.payload_start(work.byte_size))
                 memo.remember(message, recipe)
-            if expires is not None and perf_counter() >= expires:
-                raise DeadlineError
-            answer, phase_seconds = self._compute(id_field + recipe.prefix, payload, recipe.work)
+            _check_deadline(expires)
+            answer, phase_seconds = self._answer(id_field + recipe.prefix, payload, recipe.work)
             return Outcome(request_id, answer, None, started - arrived, phase_seconds)
         except Exception as error:  # the servicer tells faults from refusals by the error's class
             return Outcome(request_id, b"", error)
@@ -113,9 +141,12 @@ class Dataplane:
             ],
             variants=[softmax_pb2.Variant(**variant._asdict()) for variant in backend.variants],
             data_types=[element.number for element in ELEMENT_TYPES],
-            limits=softmax_pb2.Limits(max_message_bytes=self._max_message_bytes),
+            limits=softmax_pb2.Limits(
+                max_message_bytes=self._max_message_bytes, shared_memory_bytes=self._regions.limit_bytes
+            ),
             pools=[softmax_pb2.Pool(**pool._asdict()) for pool in backend.pools()],
             tuning=backend.tuning,
+            transports=[INLINE, *self._regions.kinds],
         )
 
     def _decode(self, exchange: Exchange, message: bytes) -> tuple[Any, memoryview]:
@@ -126,13 +157,76 @@ class Dataplane:
                 f"{error}: encode the request with {exchange.request.DESCRIPTOR.file.name}"
             ) from error
 
-    def _recipe(self, exchange: Exchange, header: Any, work: Work) -> Recipe:
-        execution = softmax_pb2.Execution(**self._backend.plan(work)._asdict())
-        answer = exchange.response(data_type=header.data_type, shape=header.shape, execution=execution)
-        return Recipe(work, codec.prefix(answer, work.rows * work.cols * work.element.itemsize))
+    def _serve_slices(
+        self,
+        exchange: Exchange,
+        header: Any,
+        payload: memoryview,
+        queue_seconds: float,
+        expires: float | None,
+        at_most: int | None,
+    ) -> Outcome | None:
+        """Answer a request that names registered memory; as `serve`."""
+        transport = INLINE
+        try:
+            with ExitStack() as loans:
+                slices = Slices(*(self._borrow(header, name, loans) for name in Slices._fields))
+                transport = slices.transport
+                work = work_of_slices(header, payload.nbytes, slices)
+                if work is None:
+                    return Outcome(header.id, _empty_answer(exchange, header), None, queue_seconds, transport=transport)
+                if at_most is not None and work.byte_size > at_most:
+                    return None
+                _check_deadline(expires)
+                head = self._head(exchange, header, work, header.id)
+                answer, phase_seconds = self._compute(head, payload, slices, work)
+            return Outcome(header.id, answer, None, queue_seconds, phase_seconds, transport)
+        except Exception as error:
+            return Outcome(header.id, b"", error, transport=transport)
 
-    def _compute(self, prefix: bytes, payload: memoryview, work: Work) -> tuple[bytes, Mapping[str, float]]:
+    def _borrow(self, header: Any, name: str, loans: ExitStack) -> Slice | None:
+        return loans.enter_context(self._regions.borrow(getattr(header, name))) if header.HasField(name) else None
+
+    def _compute(
+        self, head: bytes, payload: memoryview, slices: Slices, work: Work
+    ) -> tuple[bytes, Mapping[str, float]]:
+        """Compute with registered memory on one side or both; return the answer and its phases."""
+        source, destination = slices
+        if slices.transport == DEVICE_MEMORY:
+            assert source is not None
+            assert destination is not None
+            return head, cast(DeviceBackend, self._backend).compute_on_device(
+                source.region.memory, source.offset, destination.region.memory, destination.offset, work
+            )
+        with ExitStack() as views:  # a view that outlived its use would keep the mapping
+            read = payload if source is None else views.enter_context(source.view())
+            if destination is None:
+                result = self._answer(head + codec.payload_start(work.byte_size), read, work)
+            else:
+                result = head, self._backend.compute(read, views.enter_context(destination.view()), work)
+        if not slices.are_intact():
+            raise LostRegionError
+        return result
+
+    def _head(self, exchange: Exchange, header: Any, work: Work, request_id: str) -> bytes:
+        """Write an answer's message up to its payload."""
+        execution = softmax_pb2.Execution(**self._backend.plan(work)._asdict())
+        answer = exchange.response(id=request_id, data_type=header.data_type, shape=header.shape, execution=execution)
+        head: bytes = answer.SerializeToString()
+        return head
+
+    def _answer(self, prefix: bytes, payload: memoryview, work: Work) -> tuple[bytes, Mapping[str, float]]:
         try:
             return self._backend.answer(prefix, payload, work)
         except MemoryError as error:
             raise OutOfMemoryError(payload.nbytes) from error
+
+
+def _empty_answer(exchange: Exchange, header: Any) -> bytes:
+    answer: bytes = exchange.response(id=header.id, data_type=header.data_type, shape=header.shape).SerializeToString()
+    return answer
+
+
+def _check_deadline(expires: float | None) -> None:
+    if expires is not None and perf_counter() >= expires:
+        raise DeadlineError

@@ -9,7 +9,7 @@ calls, where caches are cold (h2load, 4 KB tensors, 2-core Xeon). These cost 1 u
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Info, ProcessCollector
@@ -17,14 +17,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-METHODS = ("Softmax", "SoftmaxStream", "GetServerInfo")
-TRANSPORT = "inline"
+TRANSPORTS = ("inline", "shared_memory", "device_memory")
+# Each with the ways that its tensors may travel.
+METHODS = {"Softmax": TRANSPORTS, "SoftmaxStream": TRANSPORTS, "GetServerInfo": TRANSPORTS[:1]}
 PHASES = ("queue", "upload", "kernel", "download")
 BUCKETS_SECONDS = (*(float(f"{digit}e{exponent}") for exponent in range(-5, 1) for digit in (1, 2, 5)), 10.0)
 _BUCKET_NAMES = (*map(floatToGoString, BUCKETS_SECONDS), "+Inf")
 
 PoolUse = tuple[str, int, int, int]
 """A pool's name, bytes in use, bytes kept, allocations since the start."""
+RegionUse = tuple[int, int]
+"""How many regions there are, and their bytes."""
 
 
 class SecondsHistogram:
@@ -55,7 +58,7 @@ class Metrics:
 
     Attributes:
         registry: What is scraped.
-        request_seconds: Method -> status code -> the time from a message's arrival to its answer.
+        request_seconds: Method -> transport -> status code -> the time from a message's arrival to its answer.
         phase_seconds: Phase -> the time that it took.
         request_bytes: Bytes of request messages so far.
         response_bytes: Bytes of answers so far.
@@ -65,7 +68,10 @@ class Metrics:
 
     def __init__(self, codes: Sequence[str]) -> None:
         self.registry = CollectorRegistry()
-        self.request_seconds = {method: {code: SecondsHistogram() for code in codes} for method in METHODS}
+        self.request_seconds = {
+            method: {transport: {code: SecondsHistogram() for code in codes} for transport in transports}
+            for method, transports in METHODS.items()
+        }
         self.phase_seconds = {phase: SecondsHistogram() for phase in PHASES}
         self.request_bytes = 0
         self.response_bytes = 0
@@ -74,18 +80,28 @@ class Metrics:
         self.registry.register(_RequestCollector(self))
         ProcessCollector(registry=self.registry)
 
-    def describe_backend(self, version: str, backend: str, device: str, pools: Callable[[], Iterable[PoolUse]]) -> None:
+    def describe_backend(
+        self,
+        version: str,
+        backend: str,
+        device: str,
+        pools: Callable[[], Iterable[PoolUse]],
+        regions: Callable[[], Mapping[str, RegionUse]],
+        in_flight_bytes: Callable[[], int],
+    ) -> None:
         """Add what is known once the backend is open; call it once.
 
         Args:
             version: Of softmaxd.
             backend: The backend's name.
             device: The devices' names.
-            pools: Asked at each scrape, from the scraper's thread.
+            pools: Asked at each scrape, from the scraper's thread, as are the others.
+            regions: Gives the use of registered memory by its kind.
+            in_flight_bytes: Gives the bytes of requests and answers that are held.
         """
         info = Info("softmaxd", "What serves.", registry=self.registry)
         info.info({"version": version, "backend": backend, "device": device})
-        self.registry.register(_PoolCollector(pools))
+        self.registry.register(_MemoryCollector(pools, regions, in_flight_bytes))
 
 
 class _RequestCollector(Collector):
@@ -101,9 +117,10 @@ class _RequestCollector(Collector):
             "From a request message's arrival to its answer; one observation for each message of a stream.",
             labels=("method", "transport", "code"),
         )
-        for method, by_code in metrics.request_seconds.items():
-            for code, seconds in by_code.items():
-                seconds.add_to(requests, (method, TRANSPORT, code))
+        for method, by_transport in metrics.request_seconds.items():
+            for transport, by_code in by_transport.items():
+                for code, seconds in by_code.items():
+                    seconds.add_to(requests, (method, transport, code))
         phases = HistogramMetricFamily(
             "softmaxd_phase_seconds",
             "The phases of an answered request, without its coding; a backend without a phase does not observe it.",
@@ -123,11 +140,16 @@ class _RequestCollector(Collector):
         )
 
 
-class _PoolCollector(Collector):
-    """Reads the pools' use when it is scraped."""
+class _MemoryCollector(Collector):
+    """Reads the use of memory when it is scraped."""
 
-    def __init__(self, pools: Callable[[], Iterable[PoolUse]]) -> None:
-        self._pools = pools
+    def __init__(
+        self,
+        pools: Callable[[], Iterable[PoolUse]],
+        regions: Callable[[], Mapping[str, RegionUse]],
+        in_flight_bytes: Callable[[], int],
+    ) -> None:
+        self._pools, self._regions, self._in_flight_bytes = pools, regions, in_flight_bytes
 
     def collect(self) -> Iterable[Metric]:
         held = GaugeMetricFamily("softmaxd_pool_bytes", "Bytes of a memory pool.", labels=("pool", "state"))
@@ -138,4 +160,14 @@ class _PoolCollector(Collector):
             held.add_metric((name, "used"), used_bytes)
             held.add_metric((name, "reserved"), reserved_bytes)
             allocations.add_metric((name,), allocated)
-        return held, allocations
+        regions = GaugeMetricFamily("softmaxd_regions", "Registered regions of memory.", labels=("kind",))
+        region_bytes = GaugeMetricFamily("softmaxd_region_bytes", "Bytes of registered regions.", labels=("kind",))
+        for kind, (count, byte_size) in self._regions().items():
+            regions.add_metric((kind,), count)
+            region_bytes.add_metric((kind,), byte_size)
+        in_flight = GaugeMetricFamily(
+            "softmaxd_in_flight_bytes",
+            "Bytes of requests and answers that are held; --in-flight-bytes bounds them.",
+            self._in_flight_bytes(),
+        )
+        return held, allocations, regions, region_bytes, in_flight

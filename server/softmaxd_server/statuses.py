@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from typing import Any
 
 import grpc
 
@@ -16,7 +17,13 @@ STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
     errors.InvalidTensorError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.UnknownRegionError: grpc.StatusCode.NOT_FOUND,
+    errors.InvalidRegionError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TransportOffError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LostRegionError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DrainingError: grpc.StatusCode.UNAVAILABLE,
+    errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.RegionLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 # All that a request can end with: the label set of the request histogram.
@@ -46,3 +53,9 @@ def status_of(error: Exception, client_id: str = "") -> tuple[grpc.StatusCode, s
         exc_info=error,
     )
     return grpc.StatusCode.INTERNAL, f"internal error, request id {request_id}"
+
+
+def number_of(code: grpc.StatusCode) -> int:
+    """Return a code's number, as the contract's Status carries it."""
+    value: Any = code.value  # (number, text)
+    return int(value[0])

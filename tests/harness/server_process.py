@@ -8,7 +8,7 @@ import sys
 import threading
 from types import TracebackType
 
-_LISTENING = re.compile(r"listening on (?P<target>[^ ,]+), metrics on (?P<metrics>http://[^/ ]+)/")
+_LISTENING = re.compile(r"listening on (?P<target>[^ ,]+)(?: and unix:[^,]+)?, metrics on (?P<metrics>http://[^/ ]+)/")
 START_SECONDS = 60
 STOP_SECONDS = 60
 

@@ -42,5 +42,5 @@ def load() -> ModuleType:
 
 def open_backend(config: Config) -> native.GpuBackend:
     """Open the backend on the simulated devices; tests/native/simt/simt_runtime.h says what the environment sets."""
-    with mock.patch.object(native, "_load", load):
+    with mock.patch.object(native, "load", load):
         return native.GpuBackend(NAME, config)

@@ -26,14 +26,15 @@ ALLOWED = {
 SERVER_ORDER = (
     ("__main__", "tune"),
     ("app",),
-    ("softmax_servicer", "softmax_stream", "health", "metrics_http"),
-    ("statuses",),
+    ("softmax_servicer", "softmax_stream", "memory_servicer", "health", "metrics_http"),
+    ("statuses", "admission"),
     ("dataplane",),
-    ("header_memo", "validation"),
+    ("header_memo", "validation", "shared_memory", "device_memory"),
+    ("regions",),
     ("backends",),
     ("measuring",),
     ("tuning",),
-    ("metrics", "config", "errors", "cpus"),
+    ("metrics", "config", "errors", "cpus", "malloc"),
 )
 
 

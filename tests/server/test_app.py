@@ -136,6 +136,48 @@ async def test_unavailable_backend_fails_the_start():
         await Server(Config(port=0, metrics_port=0, backend="hip")).start()
 
 
+async def test_unix_socket_serves_beside_tcp_and_goes_with_the_server(serve, dial, make_request, tmp_path):
+    path = tmp_path / "softmaxd.sock"
+    server = await serve(unix_socket=path)
+    assert f"listening on 127.0.0.1:{server.port} and unix:{path}, metrics on" in server.describe()
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        assert (await SoftmaxServiceStub(channel).Softmax(make_request(id="a"))).id == "a"
+    assert (await SoftmaxServiceStub(dial(server)).Softmax(make_request(id="b"))).id == "b"
+    await server.stop(0)
+    assert not path.exists()
+
+
+async def test_unix_socket_that_a_killed_server_left_is_taken(serve, make_request, tmp_path):
+    path = tmp_path / "softmaxd.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    await serve(unix_socket=path)
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        assert (await SoftmaxServiceStub(channel).Softmax(make_request(id="a"))).id == "a"
+
+
+async def test_unix_socket_of_another_server_is_an_address_error_and_stays_its_own(serve, make_request, tmp_path):
+    path = tmp_path / "softmaxd.sock"
+    await serve(unix_socket=path)
+    with pytest.raises(AddressError, match=r"--unix-socket\): another server listens on it"):
+        await serve(unix_socket=path)
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        assert (await SoftmaxServiceStub(channel).Softmax(make_request(id="a"))).id == "a"
+
+
+async def test_unix_socket_where_a_file_is_is_an_address_error_and_the_file_stays(serve, tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(AddressError, match="something else than a socket"):
+        await serve(unix_socket=path)
+    assert path.read_text() == "data"
+
+
+async def test_unix_socket_in_a_missing_folder_is_an_address_error(serve, tmp_path):
+    with pytest.raises(AddressError, match="--unix-socket"):
+        await serve(unix_socket=tmp_path / "missing" / "softmaxd.sock")
+
+
 def _command(*flags):
     return [sys.executable, "-m", "softmaxd_server", "--port", "0", "--metrics-port", "0", *flags]
 

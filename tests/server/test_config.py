@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from softmaxd_server.config import Config, parse, render
+from softmaxd_server.config import Config, parse, render, user_ids
 from softmaxd_server.errors import ConfigError
 
 
@@ -49,6 +49,20 @@ def test_config_takes_a_tuning_file_by_flag_and_by_environment(monkeypatch):
     assert parse([])[0].tuning == Path("b.json")
 
 
+@pytest.mark.parametrize("value", [["--allow-shared-memory"], ["--allow-shared-memory", "true"]])
+def test_config_takes_a_switch_alone_and_with_a_value(value, monkeypatch):
+    assert not parse([])[0].allow_shared_memory
+    assert parse([*value, "--port", "1"])[0].allow_shared_memory
+    monkeypatch.setenv("SOFTMAXD_ALLOW_SHARED_MEMORY", "true")
+    assert parse([])[0].allow_shared_memory
+    assert not parse(["--allow-shared-memory", "false"])[0].allow_shared_memory
+
+
+@pytest.mark.parametrize(("text", "users"), [("", []), ("1000", [1000]), ("1000, 0,", [1000, 0])])
+def test_user_ids_are_read_from_a_list(text, users):
+    assert user_ids(text) == users
+
+
 def test_config_once_made_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         Config().port = 1  # type: ignore[misc] # the point of the test
@@ -66,6 +80,10 @@ def test_config_once_made_cannot_be_changed():
         (["--grace", "nan"], {}, ["--grace", "finite"]),
         (["--max-message-bytes", "0"], {}, ["--max-message-bytes", "1024"]),
         (["--port", "x", "--threads", "y"], {}, ["--port", "'x'", "--threads", "'y'"]),
+        (["--allow-shared-memory", "perhaps"], {}, ["--allow-shared-memory", "'perhaps'", "boolean"]),
+        (["--shared-memory-uids", "root"], {}, ["--shared-memory-uids", "'root'", "1000,1001"]),
+        (["--unix-socket", "/" + "a" * 107], {}, ["--unix-socket", "107 bytes"]),
+        (["--in-flight-bytes", "0"], {}, ["--in-flight-bytes", "4096"]),
         ([], {"SOFTMAXD_THREADS": "many"}, ["SOFTMAXD_THREADS", "'many'"]),
         ([], {"SOFTMAXD_PORT": "tcp://10.0.0.1:50051"}, ["SOFTMAXD_PORT", "enableServiceLinks"]),
     ],

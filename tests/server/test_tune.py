@@ -47,7 +47,7 @@ def test_place_that_is_not_there_is_known_before_anything_is_measured(tmp_path):
 
 
 def test_command_on_a_device_that_is_not_there_says_so_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(native, "_load", simulated_gpu.load)
+    monkeypatch.setattr(native, "load", simulated_gpu.load)
     with pytest.raises(SystemExit) as caught:
         tune.main(["--backend", "cuda", "--output", str(tmp_path / "table.json")])
     assert str(caught.value).startswith("softmaxctl tune: backend cuda: softmaxd_native was built for simt")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,11 @@ class Work(NamedTuple):
     cols: int
     element: ElementType
     zero_masked_rows: bool
+
+    @property
+    def byte_size(self) -> int:
+        """The bytes of the source, and of the result."""
+        return self.rows * self.cols * self.element.itemsize
 
 
 class Plan(NamedTuple):
@@ -122,6 +127,36 @@ class Backend(Protocol):
             MemoryError: There is no room for the result.
         """
 
+    def compute(self, source: memoryview, destination: memoryview, work: Work) -> Mapping[str, float]:
+        """Compute from the host's memory to the host's memory, such as a client shares.
+
+        Another process may write to both at any time: whatever it does, no other memory is read or written.
+
+        Args:
+            source: As for `answer`.
+            destination: As large, writable; the same bytes as `source`, or none of them.
+            work: What to compute.
+
+        Returns:
+            The phases, as `answer` does.
+
+        Raises:
+            MemoryError: There is no room for what it needs besides.
+        """
+
+    def register_memory(self, memory: memoryview) -> None:
+        """Let the devices reach the host's memory by themselves, so that `compute` need not copy it; it may be costly.
+
+        Args:
+            memory: Writable, of a whole mapping; not to be unmapped before `unregister_memory`.
+
+        Raises:
+            MemoryError: The runtime could not register it.
+        """
+
+    def unregister_memory(self, memory: memoryview) -> None:
+        """Undo `register_memory`; no call computes with the memory any more."""
+
     def softmax(
         self,
         x: NDArray[Any],
@@ -143,6 +178,48 @@ class Backend(Protocol):
 
         Raises:
             ValueError: The type, the rank, `out` or `variant` is not allowed.
+        """
+
+
+class ExportedMemory(Protocol):
+    """Memory of a device that another process allocated."""
+
+    def close(self) -> None:
+        """Let go of it; no call computes with it any more."""
+
+
+@runtime_checkable
+class DeviceBackend(Backend, Protocol):
+    """A backend that computes in the devices' own memory as well."""
+
+    def open_device_memory(self, ipc_handle: bytes, pci_bus_id: str, byte_size: int) -> ExportedMemory:
+        """Open another process's allocation.
+
+        Args:
+            ipc_handle: What the runtime's IpcGetMemHandle gave to its owner.
+            pci_bus_id: Of the device that it is on.
+            byte_size: No more than its real size.
+
+        Raises:
+            ValueError: There is no such device or allocation, or it is smaller.
+        """
+
+    def compute_on_device(
+        self,
+        source: ExportedMemory,
+        source_offset: int,
+        destination: ExportedMemory,
+        destination_offset: int,
+        work: Work,
+    ) -> Mapping[str, float]:
+        """Compute from device memory to device memory, offsets in bytes.
+
+        Returns:
+            The seconds in "kernel".
+
+        Raises:
+            ValueError: They are not on one device, or an offset is not a multiple of the element's size.
+            MemoryError: There is no room for what it needs besides.
         """
 
 

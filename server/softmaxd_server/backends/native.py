@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softmaxd_server import tuning
 from softmaxd_server.backends.arrays import check_variant, operands
-from softmaxd_server.backends.base import Device, Plan, PoolUse, Variant, Work, warm_up_every_type
+from softmaxd_server.backends.base import Device, ExportedMemory, Plan, PoolUse, Variant, Work, warm_up_every_type
 from softmaxd_server.config import Config, device_indices
 from softmaxd_server.errors import BackendUnavailableError, TuningError
 
@@ -87,7 +87,7 @@ class CpuBackend(_NativeBackend):
     _context: softmaxd_native.CpuContext
 
     def __init__(self, config: Config) -> None:
-        context = _load().CpuContext(config.threads)
+        context = load().CpuContext(config.threads)
         super().__init__(context)
         self.devices: Sequence[Device] = (Device(context.target, context.threads, "threads"),)
 
@@ -102,6 +102,20 @@ class CpuBackend(_NativeBackend):
             prefix, source, rows, cols, element.name, zero_masked_rows=zero_masked_rows
         )
         return answer, {"kernel": seconds}
+
+    def compute(self, source: memoryview, destination: memoryview, work: Work) -> Mapping[str, float]:
+        """See `Backend.compute`; nothing is copied."""
+        rows, cols, element, zero_masked_rows = work
+        seconds = self._context.softmax(
+            source, destination, rows, cols, element.name, zero_masked_rows=zero_masked_rows
+        )
+        return {"kernel": seconds}
+
+    def register_memory(self, memory: memoryview) -> None:
+        """Do nothing: a CPU reaches all memory."""
+
+    def unregister_memory(self, memory: memoryview) -> None:
+        """Do nothing."""
 
 
 class GpuBackend(_NativeBackend):
@@ -122,7 +136,7 @@ class GpuBackend(_NativeBackend):
 
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
-        module = _load()
+        module = load()
         if module.gpu_runtime != name:
             built = f"for {module.gpu_runtime}" if module.gpu_runtime else "without GPU support"
             raise BackendUnavailableError(
@@ -163,6 +177,48 @@ class GpuBackend(_NativeBackend):
         )
         return answer, {"upload": upload, "kernel": kernel, "download": download}
 
+    def compute(self, source: memoryview, destination: memoryview, work: Work) -> Mapping[str, float]:
+        """See `Backend.compute`; registered memory is not copied on the host."""
+        rows, cols, element, zero_masked_rows = work
+        upload, kernel, download = self._context.softmax(
+            source, destination, rows, cols, element.name, zero_masked_rows=zero_masked_rows
+        )
+        return {"upload": upload, "kernel": kernel, "download": download}
+
+    def register_memory(self, memory: memoryview) -> None:
+        """See `Backend.register_memory`; its pages are pinned."""
+        self._context.register_memory(memory)
+
+    def unregister_memory(self, memory: memoryview) -> None:
+        """See `Backend.unregister_memory`."""
+        self._context.unregister_memory(memory)
+
+    def open_device_memory(self, ipc_handle: bytes, pci_bus_id: str, byte_size: int) -> softmaxd_native.DeviceMemory:
+        """See `DeviceBackend.open_device_memory`."""
+        return self._context.open_device_memory(ipc_handle, pci_bus_id, byte_size)
+
+    def compute_on_device(
+        self,
+        source: ExportedMemory,
+        source_offset: int,
+        destination: ExportedMemory,
+        destination_offset: int,
+        work: Work,
+    ) -> Mapping[str, float]:
+        """See `DeviceBackend.compute_on_device`."""
+        rows, cols, element, zero_masked_rows = work
+        _, kernel, _ = self._context.softmax_on_device(
+            cast("softmaxd_native.DeviceMemory", source),
+            source_offset,
+            cast("softmaxd_native.DeviceMemory", destination),
+            destination_offset,
+            rows,
+            cols,
+            element.name,
+            zero_masked_rows=zero_masked_rows,
+        )
+        return {"kernel": kernel}
+
     def candidates(self, cols: int) -> Sequence[str]:
         """Return the variants that a tuning may choose between for rows of `cols` columns: they give the same bits."""
         return self._context.candidates(cols)
@@ -196,7 +252,7 @@ def _choices_for(module: ModuleType, devices: Sequence[str], path: Path | None) 
     return choices, f"{found.origin} ({found.table.device}, {found.table.date})"
 
 
-def _load() -> ModuleType:
+def load() -> ModuleType:
     """Import the compiled module, which is an optional distribution.
 
     Raises:

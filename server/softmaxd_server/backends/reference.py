@@ -45,13 +45,24 @@ class NumpyBackend:
 
     def answer(self, prefix: bytes, source: memoryview, work: Work) -> tuple[bytes, Mapping[str, float]]:
         """See `Backend.answer`; numpy cannot write behind a prefix, so the result is copied once."""
+        result = np.empty(source.nbytes, np.uint8).data
+        phases = self.compute(source, result, work)
+        return b"".join((prefix, result)), phases
+
+    def compute(self, source: memoryview, destination: memoryview, work: Work) -> Mapping[str, float]:
+        """See `Backend.compute`."""
         started = time.perf_counter()
-        x = np.frombuffer(source, work.element.numpy).reshape(work.rows, work.cols)
-        result = np.empty_like(x)
+        x, result = (
+            np.frombuffer(memory, work.element.numpy).reshape(work.rows, work.cols) for memory in (source, destination)
+        )
         _softmax(x, result, work.zero_masked_rows)
-        seconds = time.perf_counter() - started
-        answer = b"".join((prefix, result.view(np.uint8).data))
-        return answer, {"kernel": seconds}
+        return {"kernel": time.perf_counter() - started}
+
+    def register_memory(self, memory: memoryview) -> None:
+        """Do nothing: numpy reaches all memory."""
+
+    def unregister_memory(self, memory: memoryview) -> None:
+        """Do nothing."""
 
     def softmax(
         self,
