@@ -8,26 +8,31 @@ import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import grpc
 from numpy.typing import NDArray
 
-from softmaxd_client import aio_streams, tensors
+from softmaxd_client import aio_streams
 from softmaxd_client import transport as wire  # `transport` is an argument of the constructor
-from softmaxd_client.base import BaseClient, check_in_flight, stream_seconds
+from softmaxd_client.base import BaseClient, array_of, check_in_flight, stream_seconds
+from softmaxd_client.chunks import ChunkedRequest
 from softmaxd_client.config import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_SECONDS, ClientConfig
-from softmaxd_client.errors import RequestCancelledError, SoftmaxdError, from_rpc
+from softmaxd_client.errors import ServerError, SoftmaxdError, UnavailableError, from_rpc
 from softmaxd_client.info import Execution, ServerInfo
+from softmaxd_client.retries import Attempts
+from softmaxd_client.streams import Outgoing
 from softmaxd_client.tensors import TensorLike
+
+T = TypeVar("T")
 
 
 class SoftmaxClient(BaseClient):
     """Asks a softmaxd server for softmax over the last axis.
 
-    One client holds one connection, and another one if it streams; the tasks of one event loop may share it, and it is
-    made inside that loop. A connection is made by the first call that needs it. `await close()` the client, or use it
-    in an `async with` statement.
+    One client holds one connection, and another one if it streams or sends large arrays; the tasks of one event loop
+    may share it, and it is made inside that loop. A connection is made by the first call that needs it. `await close()`
+    the client, or use it in an `async with` statement.
 
     Args:
         target: The server, `host:port` or any other name that gRPC resolves.
@@ -48,14 +53,18 @@ class SoftmaxClient(BaseClient):
         timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
         config: ClientConfig | None = None,
     ) -> None:
-        super().__init__(target, transport, timeout)
-        asyncio.get_running_loop()  # gRPC would bind to a loop that never runs
         config = config or ClientConfig()
+        super().__init__(target, transport, timeout, config.retry, self._start_lease)
+        asyncio.get_running_loop()  # gRPC would bind to a loop that never runs
+        self._closing = asyncio.Event()
         self._channel = grpc.aio.insecure_channel(target, options=config.grpc_options())
         self._stream_channel = grpc.aio.insecure_channel(target, options=config.stream_grpc_options())
         self._softmax_method: Any = self._channel.unary_unary(wire.SOFTMAX)
         self._stream_method: Any = self._stream_channel.stream_stream(wire.SOFTMAX_STREAM)
         self._info_method: Any = self._channel.unary_unary(wire.GET_SERVER_INFO)
+        self._once_method: Any = self._stream_channel.unary_unary(wire.SOFTMAX)  # never tried again
+        self._lease_options = config.stream_grpc_options()
+        self._lease_channel: grpc.Channel | None = None
 
     async def softmax(
         self,
@@ -68,20 +77,27 @@ class SoftmaxClient(BaseClient):
     ) -> NDArray[Any]:
         """Compute softmax over the last axis.
 
+        An array of more than 2 MB and one row travels in blocks of rows of about 1 MB, several of them at once, over
+        one stream; its size has no bound. What is still without an answer when the server becomes UNAVAILABLE is sent
+        again, as often as `ClientConfig.retry` says and within the timeout.
+
         Args:
             array: float32, float16 or bfloat16 of shape (..., cols): a numpy array, a DLPack tensor in CPU memory, or
                 a list, which becomes float32.
-            out: A writable array of the same shape and dtype to write the answer into; it may overlap `array`.
-            timeout: Seconds until the call fails; None for the client's own, `math.inf` for no deadline.
+            out: A writable array of the same shape and dtype to write the answer into; it may overlap `array`. Where a
+                call in blocks fails, the first rows may have been written.
+            timeout: Seconds until the call fails, all attempts included; None for the client's own, `math.inf` for no
+                deadline.
             zero_masked_rows: A row whose elements are all -inf becomes zeros instead of NaN.
-            writable: False gives a read-only view of the received bytes, which spares a copy. Means nothing with `out`.
+            writable: False gives a read-only array, which spares a copy where the answer is one message. Means nothing
+                with `out`.
 
         Returns:
             An array of the same shape and dtype, byte order included; `out` where it is given.
 
         Raises:
             InvalidTensorError: `array` or `out` is unfit; nothing was sent.
-            ServerError: The call failed; its subclasses say how.
+            ServerError: The call failed; its subclasses say how. Of several blocks that failed, the first one's.
             ClientClosedError: The client is closed.
         """
         result, _ = await self.softmax_with_execution(
@@ -103,13 +119,26 @@ class SoftmaxClient(BaseClient):
         Takes and raises the same as `softmax`.
 
         Returns:
-            The array that `softmax` returns, and the variant and tiles behind it.
+            The array that `softmax` returns, and the variant and tiles behind it; behind its first block, where it
+            travelled in blocks, as the variant may depend on the number of rows.
         """
         self._check_open()
-        request, message = self._request(array, zero_masked_rows, out)
-        received = await self._call(self._softmax_method, message, timeout, request.request_id)
+        seconds = self._call_seconds(timeout)
+        for is_last in (False, True):
+            outgoing = await self._prepared(
+                array, zero_masked_rows=zero_masked_rows, writable=writable, seconds=seconds, out=out
+            )
+            if isinstance(outgoing, ChunkedRequest):
+                return await self._softmax_in_blocks(outgoing, seconds)
+            request, message = outgoing
+            try:
+                received = await self._call(self._method_for(request), message, timeout, request.request_id)
+                break
+            except ServerError as error:
+                if is_last or not self._is_forgotten(request, error):
+                    raise
         answer = wire.decode_answer(received, request)
-        return tensors.to_array(answer.payload, request.layout, out=out, writable=writable), answer.execution
+        return array_of(request, answer, out=out, writable=writable), answer.execution
 
     @overload
     def stream(
@@ -157,7 +186,7 @@ class SoftmaxClient(BaseClient):
                 for, the loop waits for. An exception from it is raised here, behind the answers to the arrays before
                 it.
             in_flight: Arrays that may be sent and not yet answered, at least 1; it bounds the memory on both sides.
-                Messages of about 1 MB and a few in flight are the fastest.
+                Of an array that travels in blocks, as in `softmax`, no more than about 8 MB are on their way.
             timeout: Seconds until the whole stream fails; None for no deadline.
             zero_masked_rows: As for `softmax`.
             writable: As for `softmax`.
@@ -210,6 +239,10 @@ class SoftmaxClient(BaseClient):
     async def close(self) -> None:
         """Close the connections; calls that other tasks are in fail with RequestCancelledError. May be repeated."""
         self._closed = True
+        self._closing.set()
+        self._release_memory()
+        if self._lease_channel is not None:
+            self._lease_channel.close()
         await self._channel.close()
         await self._stream_channel.close()
 
@@ -244,9 +277,55 @@ class SoftmaxClient(BaseClient):
         except asyncio.CancelledError:
             if not self._closed or _is_task_cancelled():
                 raise
-            raise RequestCancelledError(
-                grpc.StatusCode.CANCELLED, "the client was closed during the call", request_id
-            ) from None
+            raise self._closed_during(request_id) from None
+
+    async def _prepared(self, value: TensorLike, **how: Any) -> Outgoing:
+        """Choose how a tensor travels; in a thread where that may have to wait for the server."""
+        return (
+            await asyncio.to_thread(self._outgoing, value, **how)
+            if self._may_ask(value)
+            else self._outgoing(value, **how)
+        )
+
+    def _start_lease(self, sent: Iterator[bytes]) -> Any:
+        """Start a call for threads, as the lease is used in them."""
+        if self._lease_channel is None:
+            self._lease_channel = grpc.insecure_channel(self._target, options=self._lease_options)
+        method: Any = self._lease_channel.stream_stream(wire.REGISTER_MEMORY)
+        return method(sent)
+
+    async def _softmax_in_blocks(
+        self, chunked: ChunkedRequest, seconds: float | None
+    ) -> tuple[NDArray[Any], Execution]:
+        """Send blocks until all are answered, as often as the retry policy allows."""
+        attempts = Attempts(self._retry, seconds)
+        while not chunked.is_answered:
+            await self._attempt_blocks(chunked, attempts)
+        return chunked.result()
+
+    async def _attempt_blocks(self, chunked: ChunkedRequest, attempts: Attempts) -> None:
+        """Send the blocks that have no answer over one call; return when all have one, or it is time to try again."""
+        outcomes = aio_streams.exchange(
+            functools.partial(self._start, self._stream_method),
+            _each((chunked,)),
+            _as_it_is,
+            in_flight=2,  # room for the end behind it, so that the server hears of that at once
+            timeout=attempts.seconds_left(),
+        )
+        try:
+            with self._cancelled_by_close(chunked.request_id):
+                async with contextlib.aclosing(outcomes):
+                    await anext(outcomes)
+            chunked.raise_error()
+        except ServerError as error:
+            # The call may have ended before any block was on its way.
+            error.request_id = error.request_id or chunked.request_id
+            if not isinstance(error, UnavailableError):
+                raise
+            backoff = attempts.backoff_seconds(error)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), backoff)
+                raise self._closed_during(chunked.request_id) from error
 
     async def _stream(
         self,
@@ -261,17 +340,16 @@ class SoftmaxClient(BaseClient):
         outcomes = aio_streams.exchange(
             functools.partial(self._start, self._stream_method),
             arrays,
-            lambda array: self._request(array, zero_masked_rows),
+            functools.partial(
+                self._prepared, zero_masked_rows=zero_masked_rows, writable=writable, seconds=self._timeout
+            ),
             in_flight=in_flight,
             timeout=seconds,
         )
         with self._cancelled_by_close():
             async with contextlib.aclosing(outcomes):
                 async for outcome in outcomes:
-                    result = self._result(outcome, writable)
-                    if isinstance(result, SoftmaxdError) and not return_errors:
-                        raise result
-                    yield result
+                    yield self._result(outcome, writable, return_errors)
 
 
 def _is_task_cancelled() -> bool:
@@ -284,6 +362,10 @@ def _async_iterator(arrays: Iterable[TensorLike] | AsyncIterable[TensorLike]) ->
     return aiter(arrays) if isinstance(arrays, AsyncIterable) else _each(iter(arrays))
 
 
-async def _each(arrays: Iterator[TensorLike]) -> AsyncIterator[TensorLike]:
-    for array in arrays:
-        yield array
+async def _as_it_is(outgoing: T) -> T:
+    return outgoing
+
+
+async def _each(values: Iterable[T]) -> AsyncIterator[T]:
+    for value in values:
+        yield value

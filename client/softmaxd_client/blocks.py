@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 # Measured on 2 cores over loopback: a stream moves 0.73 GB/s each way in messages of 1 MB, 0.61 in 4 MB, 0.19 in 64 MB.
 BLOCK_BYTES = 1 << 20
+# A tensor of more than this travels in blocks.
+SPLIT_BYTES = 2 << 20
+
+# Selects a block of an array; the block keeps the last of the axes that are indexed.
+Index: TypeAlias = tuple["int | slice", ...]
 
 
 def row_blocks(array: NDArray[Any], block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
@@ -23,20 +28,32 @@ def row_blocks(array: NDArray[Any], block_bytes: int = BLOCK_BYTES) -> Iterator[
     Yields:
         Blocks of rank >= 1 with whole rows; none of an array without elements.
     """
-    if array.size == 0:
+    for index in row_indices(array.shape, array.itemsize, block_bytes):
+        yield array[index]
+
+
+def row_indices(shape: tuple[int, ...], itemsize: int, block_bytes: int = BLOCK_BYTES) -> Iterator[Index]:
+    """Yield the indices of the blocks of every array of a shape.
+
+    Args:
+        shape: (..., cols) of rank >= 1.
+        itemsize: Bytes of an element.
+        block_bytes: As for `row_blocks`.
+
+    Yields:
+        The first one selects a block that is no smaller than any other.
+    """
+    if math.prod(shape) == 0:
         return
-    row_axes = range(array.ndim - 1)
+    row_axes = range(len(shape) - 1)
     if not row_axes:
-        yield array
+        yield (slice(None),)
         return
-    axis = next((axis for axis in row_axes if _bytes_below(array, axis) <= block_bytes), row_axes[-1])
-    step = max(1, block_bytes // _bytes_below(array, axis))
-    for entry in itertools.product(*map(range, array.shape[:axis])):
-        for start in range(0, array.shape[axis], step):
-            index: tuple[Any, ...] = (*entry, slice(start, start + step))
-            yield array[index]
-
-
-def _bytes_below(array: NDArray[Any], axis: int) -> int:
-    """Return the bytes of one entry of an axis."""
-    return math.prod(array.shape[axis + 1 :]) * array.itemsize
+    bytes_below = [itemsize * math.prod(shape[axis + 1 :]) for axis in row_axes]
+    axis = next((axis for axis in row_axes if bytes_below[axis] <= block_bytes), row_axes[-1])
+    entries = shape[axis]
+    most = max(1, block_bytes // bytes_below[axis])
+    step = math.ceil(entries / math.ceil(entries / most))  # blocks of about the same size, not a small one at each end
+    for outer in itertools.product(*map(range, shape[:axis])):
+        for start in range(0, entries, step):
+            yield (*outer, slice(start, start + step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 SERVICE = "softmaxd.v1.SoftmaxService"
@@ -22,8 +23,8 @@ _INT32_MAX = 2**31 - 1
 class RetryPolicy:
     """How often a request is sent again when the server was UNAVAILABLE.
 
-    Softmax has no state, so sending a request twice is safe. gRPC does the waiting and adds its own jitter. A stream is
-    not tried again: see `ClientConfig.stream_grpc_options`.
+    Softmax has no state, so sending a request twice is safe. The waits vary by a fifth either way. `stream()` is not
+    tried again: see `ClientConfig.stream_grpc_options`.
 
     Attributes:
         max_attempts: Attempts in all, the first included: 2 to 5.
@@ -53,6 +54,11 @@ class RetryPolicy:
         if self.backoff_multiplier < 1:
             raise ValueError(f"backoff_multiplier is {self.backoff_multiplier}; allowed: 1 or more")
 
+    def backoffs(self) -> Iterator[float]:
+        """Yield the seconds to wait before the second attempt, the third, and so on to the last."""
+        for retry in range(self.max_attempts - 1):
+            yield min(self.initial_backoff_seconds * self.backoff_multiplier**retry, self.max_backoff_seconds)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Keepalive:
@@ -80,7 +86,7 @@ class ClientConfig:
     """How a client connects and tries again.
 
     Attributes:
-        retry: When to send a request again, unless it is part of a stream; None for never.
+        retry: When to send a request again, unless it is part of a `stream()`; None for never.
         keepalive: When to ask whether the server is still there.
         channel_options: gRPC channel arguments, set after (and so instead of) the client's own.
     """
@@ -114,7 +120,8 @@ class ClientConfig:
 
         gRPC loses messages of a stream that it tries again: of 300 streams of 4 messages on a server that was
         UNAVAILABLE twice, 17 (of 64 bytes) to 43 (of 1 MiB) reached the server without one of them (grpcio 1.85). Its
-        retries of its own accord, for requests that a server never looked at, send in the same way.
+        retries of its own accord, for requests that a server never looked at, send in the same way. A tensor that
+        `softmax` sends in blocks is tried again by the client: see `retries`.
         """
         return replace(self, retry=None).grpc_options()
 

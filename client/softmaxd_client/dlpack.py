@@ -1,4 +1,4 @@
-"""DLPack tensors of the CPU as numpy arrays, bfloat16 included.
+"""DLPack's descriptor of a tensor, and DLPack tensors of the CPU as numpy arrays, bfloat16 included.
 
 numpy reads no bfloat16 through DLPack, and frameworks such as PyTorch give it to numpy in no other way either. Here the
 exported descriptor is told to say uint16, an element of the same size, before numpy sees it; the array is then viewed
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 # dlpack.h, DLDataTypeCode and DLDeviceType.
 _CODE_UINT = 1
-_CODE_BFLOAT = 4
+CODE_FLOAT = 2
+CODE_BFLOAT = 4
 _BFLOAT16_BITS = 16
 _HOST_DEVICES = {1: "CPU", 3: "CUDA pinned host memory", 11: "ROCm pinned host memory"}
 
@@ -30,24 +31,29 @@ class SupportsDLPack(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-class _DataType(ctypes.Structure):
+class DataType(ctypes.Structure):
+    """DLDataType."""
+
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _Tensor(ctypes.Structure):
-    """DLTensor, up to the last field that is read here."""
+class Tensor(ctypes.Structure):
+    """DLTensor; the strides count elements, and may be NULL for a C-contiguous tensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
         ("device_id", ctypes.c_int32),
         ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
+        ("dtype", DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
     )
 
 
-class _VersionedTensor(ctypes.Structure):
-    """DLManagedTensorVersioned, up to the tensor; DLManagedTensor starts with the tensor itself."""
+class VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned; DLManagedTensor starts with the tensor itself."""
 
     _fields_ = (
         ("version_major", ctypes.c_uint32),
@@ -55,11 +61,12 @@ class _VersionedTensor(ctypes.Structure):
         ("manager_context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", Tensor),
     )
 
 
 _CAPSULE_NAMES = (b"dltensor", b"dltensor_versioned")
+_VERSION_MAJOR = 1
 
 
 def to_array(exporter: SupportsDLPack) -> NDArray[Any]:
@@ -98,15 +105,20 @@ class _Bfloat16AsUint16:
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._exporter.__dlpack__(**options)
-        dtype = _tensor_of(capsule).dtype
-        if (dtype.code, dtype.bits) == (_CODE_BFLOAT, _BFLOAT16_BITS):
+        dtype = tensor_of(capsule).dtype
+        if (dtype.code, dtype.bits) == (CODE_BFLOAT, _BFLOAT16_BITS):
             dtype.code = _CODE_UINT
             self.was_bfloat16 = True
         return capsule
 
 
-def _tensor_of(capsule: object) -> _Tensor:
-    """Return the tensor that a capsule holds, in place."""
+def tensor_of(capsule: object) -> Tensor:
+    """Return the tensor that a capsule holds, in place: it lives as long as the capsule.
+
+    Raises:
+        TypeError: This is no capsule, or one that was consumed before.
+        ValueError: Its descriptor has another layout, that of a later DLPack.
+    """
     is_valid, get_pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
     is_valid.argtypes = get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     get_pointer.restype = ctypes.c_void_p
@@ -114,7 +126,10 @@ def _tensor_of(capsule: object) -> _Tensor:
         if is_valid(capsule, name):
             address = get_pointer(capsule, name)
             if name == b"dltensor":
-                return _Tensor.from_address(address)
-            tensor: _Tensor = _VersionedTensor.from_address(address).tensor
+                return Tensor.from_address(address)
+            versioned = VersionedTensor.from_address(address)
+            if versioned.version_major != _VERSION_MAJOR:
+                raise ValueError(f"got DLPack {versioned.version_major}; allowed: DLPack {_VERSION_MAJOR}")
+            tensor: Tensor = versioned.tensor
             return tensor
     raise TypeError(f"{capsule!r} is not an unused DLPack capsule")

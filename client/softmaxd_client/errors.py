@@ -71,7 +71,7 @@ class DeadlineExceededError(ServerError):
 
 
 class UnavailableError(ServerError):
-    """Raised when no server could be reached, or it was draining; all but streams were tried again before."""
+    """Raised when no server could be reached, or it was draining; all but `stream()` was tried again before."""
 
 
 class RequestCancelledError(ServerError):
@@ -118,8 +118,9 @@ def _say_what_to_do(details: str) -> str:
         got, allowed = too_large.groups()
         return (
             f"got a message of {got} bytes, the server accepts at most {allowed} bytes a message: send fewer rows at "
-            "once (stream() or `softmaxctl run` split by rows), or start the server with a larger --max-message-bytes"
+            "once (large tensors are split by rows into messages of about 1 MB, but never within a row), or start the "
+            "server with a larger --max-message-bytes"
         )
-    if details == _CORE_DEADLINE:
+    if _CORE_DEADLINE in details:
         return "no answer within the timeout: pass a larger timeout=, or timeout=math.inf for none"
     return details

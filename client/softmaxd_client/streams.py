@@ -8,23 +8,27 @@ for its next tensor.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
 from softmaxd_client import transport
+from softmaxd_client.chunks import BLOCKS_IN_FLIGHT, Block, ChunkedRequest
 from softmaxd_client.errors import InvalidTensorError, ServerError, from_rpc
-from softmaxd_client.tensors import TensorLike
 from softmaxd_client.transport import Answer, Request
 
-# Turns a value into a request and its message; raises InvalidTensorError.
-Prepare: TypeAlias = Callable[[TensorLike], tuple[Request, bytes]]
-# What became of one tensor: what was asked and answered, or why it was refused here.
-Outcome: TypeAlias = "tuple[Request, Answer | ServerError] | InvalidTensorError"
+T = TypeVar("T")
+
+# How a tensor is sent: as one message, or in blocks.
+Outgoing: TypeAlias = "tuple[Request, bytes] | ChunkedRequest"
+# What became of one tensor: what was asked and answered, in blocks or not, or why it was refused here.
+Outcome: TypeAlias = "tuple[Request, Answer | ServerError] | ChunkedRequest | InvalidTensorError"
 
 
 @dataclass(frozen=True)
@@ -42,38 +46,52 @@ class CallOver:
     """The slot that says that the call has ended, for whatever reason."""
 
 
-Slot: TypeAlias = Request | InvalidTensorError | Exhausted | CallOver
+# A slot with nothing to receive: a tensor refused here, or a chunked request, behind the slots of its blocks.
+Settled = InvalidTensorError, ChunkedRequest
+Slot: TypeAlias = Request | Block | ChunkedRequest | InvalidTensorError | Exhausted | CallOver
 
 
 def request_id_of(slot: Slot) -> str:
     """Return the id of the request in a slot; the empty string where there is none."""
+    if isinstance(slot, Block):
+        slot = slot.request
     return slot.request_id if isinstance(slot, Request) else ""
 
 
 def exchange(
-    start: Callable[..., Any], arrays: Iterator[TensorLike], prepare: Prepare, *, in_flight: int, timeout: float | None
+    start: Callable[..., Any],
+    values: Iterator[T],
+    prepare: Callable[[T], Outgoing],
+    *,
+    in_flight: int,
+    timeout: float | None,
 ) -> Generator[Outcome, None, None]:
     """Send tensors and yield what became of each, in order.
 
     Args:
         start: Starts the call: a stream-stream method of a channel, with bytes in and out.
-        arrays: Pulled from in another thread, never more than `in_flight` ahead of the answers.
-        prepare: Called in that thread.
-        in_flight: Tensors that may be un-answered at once.
+        values: Pulled from in another thread, never more than `in_flight` ahead of the answers.
+        prepare: Turns a value into what is sent for it, in that thread; raises InvalidTensorError.
+        in_flight: Tensors that may be un-answered at once; of blocks there may be `BLOCKS_IN_FLIGHT`.
         timeout: Seconds for the whole call.
 
     Raises:
         ServerError: The call as a whole failed.
-        BaseException: Whatever `arrays` raised, after all that came before it was yielded.
+        BaseException: Whatever `values` raised, after all that came before it was yielded.
     """
-    feeder = _Feeder(arrays, prepare, in_flight)
-    call = start(feeder, timeout=timeout)
+    feeder = _Feeder(values, prepare, in_flight)
+    call = start(feeder.messages(), timeout=timeout)
     if not call.add_callback(feeder.announce_call_over):  # False: the call was over before
         feeder.announce_call_over()
     try:
         while not isinstance(slot := feeder.slots.get(), Exhausted):
-            outcome = slot if isinstance(slot, InvalidTensorError) else _receive(call, slot)
-            feeder.window.release()
+            if isinstance(slot, Block):
+                _, answer = _receive(call, slot.request)
+                slot.owner.accept(slot, answer)
+                feeder.block_window.leave(slot.weight)
+                continue
+            outcome = slot if isinstance(slot, Settled) else _receive(call, slot)
+            feeder.window.leave()
             yield outcome
         if slot.cause is not None:
             raise slot.cause
@@ -84,57 +102,95 @@ def exchange(
         call.cancel()
 
 
-class _Feeder:
-    """The iterator of messages that gRPC's thread pulls from."""
+class _Window:
+    """How much may be un-answered at once."""
 
-    def __init__(self, arrays: Iterator[TensorLike], prepare: Prepare, in_flight: int) -> None:
-        self.window = threading.Semaphore(in_flight)
-        self.slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        self._arrays = arrays
-        self._prepare = prepare
+    def __init__(self, size: int) -> None:
+        self._free = size
         self._is_stopped = False
+        self._condition = threading.Condition()
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+    def enter(self, amount: int = 1) -> bool:
+        """Wait for room; return False, with or without room, once the window is stopped."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_stopped or self._free >= amount)
+            self._free -= amount
+            return not self._is_stopped
 
-    def __next__(self) -> bytes:
-        while self._enter_window():
-            try:
-                message = self._take(next(self._arrays))
-            except StopIteration:
-                self.slots.put(Exhausted())
-                raise
-            except BaseException as error:  # all of it is the caller's, in whose stead this thread pulls
-                self.slots.put(Exhausted(error))
-                raise StopIteration from None
-            if message is not None:
-                return message
-        raise StopIteration
-
-    def _enter_window(self) -> bool:
-        self.window.acquire()
-        return not self._is_stopped
-
-    def _take(self, array: TensorLike) -> bytes | None:
-        """Fill the tensor's slot; return its message, or None where there is nothing to send."""
-        try:
-            request, message = self._prepare(array)
-        except InvalidTensorError as error:
-            self.slots.put(error)
-            return None
-        self.slots.put(request)
-        return message
+    def leave(self, amount: int = 1) -> None:
+        with self._condition:
+            self._free += amount
+            self._condition.notify_all()
 
     def stop(self) -> None:
-        """Let the iterable be pulled from no more, and end the thread where it waits for the window."""
-        self._is_stopped = True
-        self.window.release()
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify_all()
+
+
+class _Feeder:
+    """Pulls the values, and makes their messages."""
+
+    def __init__(self, values: Iterator[Any], prepare: Callable[[Any], Outgoing], in_flight: int) -> None:
+        self.window = _Window(in_flight)
+        self.block_window = _Window(BLOCKS_IN_FLIGHT)
+        self.slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        self._values = values
+        self._prepare = prepare
+
+    def messages(self) -> Iterator[bytes]:
+        """Yield the messages of all values, for gRPC's thread to pull from."""
+        messages = itertools.chain.from_iterable(map(self._messages_of, self._pull()))
+        while (message := self._next(messages)) is not None:
+            yield message
+
+    def _next(self, messages: Iterator[bytes]) -> bytes | None:
+        """Return the next message; None behind the last one, whose slot then says why."""
+        try:
+            return next(messages)
+        except StopIteration:
+            end = Exhausted()
+        except BaseException as error:  # all of it is the caller's, in whose stead this thread pulls
+            end = Exhausted(error)
+        self.slots.put(end)
+        return None
+
+    def _pull(self) -> Iterator[Any]:
+        """Yield the values, each when there is room for it."""
+        with contextlib.suppress(StopIteration):
+            while self.window.enter():
+                yield next(self._values)
+
+    def _messages_of(self, value: Any) -> Iterator[bytes]:
+        """Yield the messages of a value, each behind its slot; none where there is nothing to send."""
+        try:
+            outgoing = self._prepare(value)
+        except InvalidTensorError as error:
+            self.slots.put(error)
+            return
+        if isinstance(outgoing, ChunkedRequest):
+            for block in outgoing.blocks():
+                if not self.block_window.enter(block.weight):
+                    return
+                message = outgoing.encode(block)
+                self.slots.put(block)
+                yield message
+            self.slots.put(outgoing)
+        else:
+            request, message = outgoing
+            self.slots.put(request)
+            yield message
+
+    def stop(self) -> None:
+        """Let the iterable be pulled from no more, and end the thread where it waits for room."""
+        self.window.stop()
+        self.block_window.stop()
 
     def announce_call_over(self) -> None:
         self.slots.put(CallOver())
 
 
-def _receive(call: Any, slot: Request | CallOver) -> Outcome:
+def _receive(call: Any, slot: Request | CallOver) -> tuple[Request, Answer | ServerError]:
     """Read the answer to a request; after the end of the call, raise the reason for it."""
     message = _read(call, slot)
     if message is None:

@@ -71,16 +71,25 @@ def to_tensor(value: TensorLike) -> Tensor:
         InvalidTensorError: The value is none of these, has no dimension, another element type, or more bytes than one
             message can hold.
     """
-    array = _to_array(value)
+    array = as_array(value)
     layout = layout_of(array)
-    if layout.nbytes > MAX_PAYLOAD_BYTES:
-        raise InvalidTensorError(
-            f"got a tensor of {layout.nbytes} bytes; allowed: {MAX_PAYLOAD_BYTES} bytes, as one message holds no more. "
-            "Send fewer rows at once (stream() or `softmaxctl run` split by rows)"
-        )
+    check_message_bytes(layout.nbytes)
     contiguous = np.ascontiguousarray(array, dtype=layout.element.numpy)
     # Through uint8, as Python's buffers know no bfloat16.
     return Tensor(layout, contiguous.reshape(-1).view(np.uint8).data)
+
+
+def check_message_bytes(nbytes: int) -> None:
+    """Make sure that one message can hold a tensor, or a block of one, of so many bytes.
+
+    Raises:
+        InvalidTensorError: It cannot.
+    """
+    if nbytes > MAX_PAYLOAD_BYTES:
+        raise InvalidTensorError(
+            f"got {nbytes} bytes for one message; allowed: {MAX_PAYLOAD_BYTES} bytes, as protobuf holds no more. "
+            "A tensor is split by rows, but never within one: send shorter rows"
+        )
 
 
 def layout_of(array: NDArray[Any]) -> Layout:
@@ -148,8 +157,15 @@ def check_out(out: NDArray[Any], layout: Layout) -> None:
         raise InvalidTensorError("out is read-only; allowed: a writable array")
 
 
-def _to_array(value: TensorLike) -> NDArray[Any]:
-    """Return the value as a numpy array, not copied where it has memory of its own."""
+def as_array(value: TensorLike) -> NDArray[Any]:
+    """Return a value as a numpy array, not copied where it has memory of its own.
+
+    Args:
+        value: As for `to_tensor`.
+
+    Raises:
+        InvalidTensorError: It is no array; its element type and shape are not looked at.
+    """
     if isinstance(value, np.ma.MaskedArray):
         raise InvalidTensorError(
             "got a masked array, whose mask would be lost. Fill it first, e.g. array.filled(-numpy.inf)"

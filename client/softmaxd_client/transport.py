@@ -6,7 +6,7 @@ payload is copied once on the way out (into its message) and not at all on the w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -16,19 +16,23 @@ from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_client.config import SERVICE
 from softmaxd_client.errors import ServerError, broken_answer, from_status
 from softmaxd_client.info import Execution, ServerInfo
+from softmaxd_client.placement import Placement
 from softmaxd_client.tensors import Layout, Tensor
 
 SOFTMAX = f"/{SERVICE}/Softmax"
 SOFTMAX_STREAM = f"/{SERVICE}/SoftmaxStream"
+REGISTER_MEMORY = f"/{SERVICE}/RegisterMemory"
 GET_SERVER_INFO = f"/{SERVICE}/GetServerInfo"
+
+MISSING_ANSWER = "the stream ended before every tensor was answered"
 
 INFO_REQUEST = softmax_pb2.GetServerInfoRequest().SerializeToString()
 
 AnyResponse: TypeAlias = softmax_pb2.SoftmaxResponse | softmax_pb2.SoftmaxStreamResponse
 Response = TypeVar("Response", softmax_pb2.SoftmaxResponse, softmax_pb2.SoftmaxStreamResponse)
 
-# "auto" is the fastest transport that client and server have in common: so far there is one.
-TRANSPORTS = ("auto", "inline")
+# "auto" is the fastest transport that client and server have in common.
+TRANSPORTS = ("auto", "inline", "shared_memory", "device_memory")
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,17 @@ class Request:
     Attributes:
         request_id: Unique within the client.
         layout: What the answer must look like.
+        placement: Where its tensors are in registered memory; None where they travel inline.
     """
 
     request_id: str
     layout: Layout
+    placement: Placement | None = field(default=None, compare=False)
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of the answer's payload."""
+        return 0 if self.placement is not None else self.layout.nbytes
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class Answer:
     """A computed tensor.
 
     Attributes:
-        payload: Its elements, as many bytes as the request's.
+        payload: Its elements; empty where they are in registered memory.
         execution: What ran.
     """
 
@@ -69,12 +80,16 @@ def check_transport(name: str) -> None:
 
 def encode_request(tensor: Tensor, request_id: str, *, zero_masked_rows: bool) -> bytes:
     """Write a request message, for Softmax and SoftmaxStream alike: their requests have the same fields."""
-    header = softmax_pb2.SoftmaxRequest(
-        id=request_id, data_type=tensor.layout.element.number, shape=tensor.layout.shape
-    )
-    if zero_masked_rows:
-        header.options.zero_masked_rows = True
-    return codec.encode(header, tensor.payload)
+    return codec.encode(_header(request_id, tensor.layout, zero_masked_rows), tensor.payload)
+
+
+def encode_reference(request: Request, placement: Placement, *, zero_masked_rows: bool) -> bytes:
+    """Write a request message whose tensors are in registered memory, for Softmax and SoftmaxStream alike."""
+    header = _header(request.request_id, request.layout, zero_masked_rows)
+    if request.layout.nbytes:
+        header.source.CopyFrom(placement.source)
+        header.destination.CopyFrom(placement.destination)
+    return header.SerializeToString()
 
 
 def decode_answer(message: bytes, request: Request) -> Answer:
@@ -129,7 +144,14 @@ def unasked_answer() -> ServerError:
 
 def missing_answer(request_id: str = "") -> ServerError:
     """Make the error for a stream that the server ended, with OK, before it had answered everything."""
-    return broken_answer("the stream ended before every tensor was answered", request_id)
+    return broken_answer(MISSING_ANSWER, request_id)
+
+
+def _header(request_id: str, layout: Layout, zero_masked_rows: bool) -> softmax_pb2.SoftmaxRequest:
+    header = softmax_pb2.SoftmaxRequest(id=request_id, data_type=layout.element.number, shape=layout.shape)
+    if zero_masked_rows:
+        header.options.zero_masked_rows = True
+    return header
 
 
 def _decode(kind: type[Response], message: bytes, request: Request) -> tuple[Response, memoryview]:
@@ -147,7 +169,7 @@ def _answer(header: AnyResponse, payload: memoryview, request: Request) -> Answe
     """Return an answer that has the request's layout."""
     layout = request.layout
     got = (header.data_type, tuple(header.shape), payload.nbytes)
-    wanted = (layout.element.number, layout.shape, layout.nbytes)
+    wanted = (layout.element.number, layout.shape, request.payload_bytes)
     if got != wanted:
         raise broken_answer(
             f"the answer is data type {got[0]} of shape {got[1]} in {got[2]} bytes; "

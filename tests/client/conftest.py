@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -8,7 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from softmaxd_client import ClientConfig, RetryPolicy, SoftmaxClient
+from softmaxd_client import ClientConfig, RetryPolicy, SoftmaxClient, blocks, chunks
 from softmaxd_proto import dtypes
 from softmaxd_proto.v1 import softmax_pb2
 
@@ -24,7 +25,7 @@ class ReferenceServer:
     `stream` handles a whole one. They may return bytes instead of a message, to lie on the wire.
     """
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, max_message_bytes: int, port: int) -> None:
         self.max_message_bytes = max_message_bytes
         self.requests: list[Any] = []
         self.script: list[Callable[[Any, grpc.ServicerContext], Any]] = []
@@ -40,7 +41,7 @@ class ReferenceServer:
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", max_message_bytes)]
         )
         self._grpc.add_generic_rpc_handlers([self._handlers()])
-        self.target = f"127.0.0.1:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        self.target = f"127.0.0.1:{self._grpc.add_insecure_port(f'127.0.0.1:{port}')}"
         self._grpc.start()
 
     def close(self) -> None:
@@ -100,6 +101,30 @@ class ReferenceServer:
         self.release.wait(WAIT_SECONDS)
         return self.compute(request)
 
+    def refuse_block(self, number: int, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> Any:
+        """Return a `stream_answer` that refuses the blocks from one number on, and computes those before."""
+
+        def answer(request: Any) -> Any:
+            if int(request.id.rpartition("/")[2]) < number:
+                return self.compute_for_stream(request)
+            status = softmax_pb2.Status(code=code.value[0], message=f"got {request.id}")
+            return softmax_pb2.SoftmaxStreamResponse(id=request.id, status=status)
+
+        return answer
+
+    def break_off(self, answers: int, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> Any:
+        """Return a handler that fails a stream behind its first answers, and handles every later one as usual."""
+
+        def handle(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            self.stream = self.answer_each
+            for request in itertools.islice(requests, answers):
+                self.requests.append(request)
+                yield self.compute_for_stream(request)
+            next(requests, None)  # one that the client knows to be on its way
+            context.abort(code, "draining")
+
+        return handle
+
     @staticmethod
     def fail(code: grpc.StatusCode, details: str = "as the test asked") -> Callable[..., Any]:
         return lambda request, context: context.abort(code, details)
@@ -147,8 +172,8 @@ def _to_bytes(message: Any) -> bytes:
 def make_server() -> Iterator[Callable[..., ReferenceServer]]:
     servers: list[ReferenceServer] = []
 
-    def make(max_message_bytes: int = 64 << 20) -> ReferenceServer:
-        servers.append(ReferenceServer(max_message_bytes))
+    def make(max_message_bytes: int = 64 << 20, port: int = 0) -> ReferenceServer:
+        servers.append(ReferenceServer(max_message_bytes, port))
         return servers[-1]
 
     yield make
@@ -171,6 +196,36 @@ def quick_config() -> ClientConfig:
 def client(reference_server: ReferenceServer, quick_config: ClientConfig) -> Iterator[SoftmaxClient]:
     with SoftmaxClient(reference_server.target, timeout=WAIT_SECONDS, config=quick_config) as client:
         yield client
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a tensor of more than 800 bytes go in blocks of 400, so that small arrays take many messages."""
+    monkeypatch.setattr(chunks, "SPLIT_BYTES", 800)
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(blocks.row_indices, "__defaults__", (400,))
+    monkeypatch.setattr(blocks.row_blocks, "__defaults__", (400,))
+
+
+@pytest.fixture
+def blocks_in_flight(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that takes how many blocks are sent and not answered, by size, each time that one is sent."""
+    encode, accept = chunks.ChunkedRequest.encode, chunks.ChunkedRequest.accept
+    counts = [0]
+    unanswered: list[chunks.Block] = []
+
+    def count_sent(request: Any, block: chunks.Block) -> bytes:
+        unanswered.append(block)
+        counts.append(sum(block.weight for block in unanswered))
+        return encode(request, block)
+
+    def count_answered(request: Any, block: chunks.Block, answer: Any) -> None:
+        unanswered.remove(block)
+        accept(request, block, answer)
+
+    monkeypatch.setattr(chunks.ChunkedRequest, "encode", count_sent)
+    monkeypatch.setattr(chunks.ChunkedRequest, "accept", count_answered)
+    return counts
 
 
 @pytest.fixture

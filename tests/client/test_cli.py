@@ -6,7 +6,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from softmaxd_client import blocks
 from softmaxd_client.cli import main
 from softmaxd_client.commands import tune
 
@@ -17,12 +16,6 @@ def softmaxctl(reference_server):
         return CliRunner().invoke(main, list(map(str, arguments)), env={"SOFTMAXD_TARGET": target})
 
     return invoke
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Blocks of 400 bytes, so that small files take many messages."""
-    monkeypatch.setattr(blocks.row_blocks, "__defaults__", (400,))
 
 
 @pytest.fixture
@@ -58,7 +51,7 @@ def test_run_any_file_gives_float64_values(softmaxctl, softmax64, tmp_path, shap
 def test_run_large_file_goes_in_messages_of_a_megabyte(softmaxctl, reference_server, tmp_path):
     np.save(tmp_path / "in.npy", np.zeros((5000, 256), np.float32))
     assert softmaxctl("run", tmp_path / "in.npy", "-o", tmp_path / "out.npy").exit_code == 0
-    assert [tuple(request.shape) for request in reference_server.requests] == [(1024, 256)] * 4 + [(904, 256)]
+    assert [tuple(request.shape) for request in reference_server.requests] == [(1000, 256)] * 5
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), np.float32(1 / 256))
 
 

@@ -90,7 +90,7 @@ def test_to_tensor_unreadable_value_is_refused(value):
 
 def test_to_tensor_beyond_a_message_is_refused_before_it_is_copied():
     huge = np.broadcast_to(np.float32(0), (2**15, 2**15))  # 4 GiB, on paper
-    with pytest.raises(InvalidTensorError, match=r"4294967296 bytes; allowed: .*fewer rows"):
+    with pytest.raises(InvalidTensorError, match=r"4294967296 bytes for one message; allowed: .*shorter rows"):
         tensors.to_tensor(huge)
 
 
