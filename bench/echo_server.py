@@ -1,8 +1,9 @@
 """Servers that answer each message with itself: the least that a Python gRPC server of their kind can cost.
 
-    python bench/echo_server.py aio|threads
+    python bench/echo_server.py aio|threads [SOCKET]
 
-Prints the port that it listens on. The methods have the names of softmaxd's, so that one load generator serves both.
+Listens on a free port, which it prints, and on a unix: socket at that path. The methods have the names of softmaxd's,
+so that one load generator serves both, and freed memory is kept as softmaxd keeps it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import uvloop
+from softmaxd_server.config import Config
+from softmaxd_server.malloc import keep_memory
 
 SERVICE = "softmaxd.v1.SoftmaxService"
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
@@ -29,12 +32,13 @@ async def _stream_aio(requests: AsyncIterator[bytes], context: object) -> AsyncI
         yield request
 
 
-async def serve_aio() -> None:
+async def serve_aio(socket: str | None = None) -> None:
     """Serve on grpc.aio until the process ends."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((_handlers(_unary_aio, _stream_aio),))
-    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    port = _listen(server, socket)
     await server.start()
+    print(port, flush=True)
     await server.wait_for_termination()
 
 
@@ -46,13 +50,22 @@ def _stream_threads(requests: Iterator[bytes], context: object) -> Iterator[byte
     yield from requests
 
 
-def serve_threads() -> None:
+def serve_threads(socket: str | None = None) -> None:
     """Serve on the thread-pool server until the process ends."""
     server = grpc.server(ThreadPoolExecutor(16), options=OPTIONS)
     server.add_generic_rpc_handlers((_handlers(_unary_threads, _stream_threads),))
-    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    port = _listen(server, socket)
     server.start()
+    print(port, flush=True)
     threading.Event().wait()
+
+
+def _listen(server: grpc.Server | grpc.aio.Server, socket: str | None) -> int:
+    """Open the ports; return that of TCP."""
+    if socket is not None:
+        server.add_insecure_port(f"unix:{socket}")
+    port: int = server.add_insecure_port("127.0.0.1:0")
+    return port
 
 
 def _handlers(unary: object, stream: object) -> grpc.GenericRpcHandler:
@@ -66,10 +79,13 @@ def _handlers(unary: object, stream: object) -> grpc.GenericRpcHandler:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["aio"]:
-        uvloop.install()
-        asyncio.run(serve_aio())
-    elif sys.argv[1:] == ["threads"]:
-        serve_threads()
-    else:
-        sys.exit(__doc__)
+    if kept_bytes := Config().keep_memory_bytes:
+        keep_memory(kept_bytes)
+    match sys.argv[1:]:
+        case ["aio", *sockets] if len(sockets) < 2:
+            uvloop.install()
+            asyncio.run(serve_aio(*sockets))
+        case ["threads", *sockets] if len(sockets) < 2:
+            serve_threads(*sockets)
+        case _:
+            sys.exit(__doc__)
