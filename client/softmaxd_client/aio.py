@@ -36,7 +36,8 @@ class SoftmaxClient(BaseClient):
 
     Args:
         target: The server, `host:port` or any other name that gRPC resolves.
-        transport: How tensors travel: "inline" in the messages; "auto" the fastest way that both sides have.
+        transport: How tensors travel: "inline" in the messages; "shared_memory" of this host; "device_memory" on a GPU
+            that the server computes on; "auto" the fastest way that both sides have.
         timeout: Seconds for a call that is given none; None for no deadline.
         config: How to connect and when to try again.
 

@@ -135,8 +135,8 @@ class BaseClient:
 
     def _may_ask(self, value: TensorLike) -> bool:
         """Say whether `_outgoing` may have to wait for the server."""
-        if not isinstance(value, np.ndarray):
-            return self._device_memory is not None or self._shared_memory is not None
+        if self._device_memory is not None and device_tensors.is_on_device(value):
+            return True
         return self._shared_memory is not None and self._shared_memory.may_ask(value)
 
     def _method_for(self, request: Request) -> Any:

@@ -8,7 +8,7 @@ from softmaxd_client import device_tensors
 from softmaxd_client.device_tensors import DeviceTensor, Export
 from softmaxd_client.errors import InvalidTensorError
 from softmaxd_client.lease import Lease
-from softmaxd_client.placement import Placement
+from softmaxd_client.placement import Placement, overlap_in_part
 from softmaxd_client.tensors import Layout
 
 
@@ -78,6 +78,5 @@ def _check(source: DeviceTensor, destination: DeviceTensor) -> None:
             f"out is {destination.element.name} of shape {destination.shape} on {destination.runtime}; allowed: "
             f"{source.element.name} of shape {source.shape} on {source.runtime}, as the input"
         )
-    distance = abs(source.address - destination.address)
-    if 0 < distance < source.nbytes:
+    if overlap_in_part(source.address, destination.address, source.nbytes):
         raise InvalidTensorError("out overlaps the input in part; allowed: the same memory, or none of it")

@@ -109,7 +109,7 @@ class Lease:
         open_call.waiting.append(slot)
         open_call.requests.put(request.SerializeToString())
         if open_call.error is not None:  # it ended before it could see the slot
-            raise open_call.error
+            raise _anew(open_call.error)
         try:
             answer = slot.get(timeout=seconds)
         except queue.Empty:
@@ -119,8 +119,13 @@ class Lease:
                 grpc.StatusCode.UNAVAILABLE, f"the server did not register memory within {seconds} seconds"
             ) from None
         if isinstance(answer, ServerError):
-            raise answer
+            raise _anew(answer)
         return answer
+
+
+def _anew(error: ServerError) -> ServerError:
+    """Make the same error again: one that is kept, once raised, would keep the arrays of the calls it came through."""
+    return type(error)(error.code, error.details)
 
 
 def _read(open_call: _Call) -> None:

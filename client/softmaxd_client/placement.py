@@ -35,3 +35,8 @@ class Placement:
     def result(self) -> Any:
         """What the server writes to."""
         return self.tensors[1]
+
+
+def overlap_in_part(source: int, destination: int, byte_size: int) -> bool:
+    """Say whether two ranges of memory of one size, given by their addresses, share bytes but are not the same."""
+    return 0 < abs(source - destination) < byte_size

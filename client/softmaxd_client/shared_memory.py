@@ -14,7 +14,7 @@ from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_client import segments
 from softmaxd_client.errors import ResourceExhaustedError, ServerError
 from softmaxd_client.lease import Lease
-from softmaxd_client.placement import Placement
+from softmaxd_client.placement import Placement, overlap_in_part
 from softmaxd_client.segments import Segment, SegmentPool
 from softmaxd_client.tensors import Layout
 
@@ -54,10 +54,12 @@ class SharedMemory:
                 raise _no_room(error) from error
             return np.empty(shape, dtype)
 
-    def may_ask(self, array: NDArray[Any]) -> bool:
-        """Say whether `place` may have to wait for the server."""
-        element = dtypes.of_numpy(array.dtype)
-        return element is not None and self._concerns(array, Layout(element, array.shape, array.dtype))
+    def may_ask(self, value: object) -> bool:
+        """Say whether `place` may have to wait for the server, once the value is an array."""
+        if self._is_off or not isinstance(value, np.ndarray):
+            return not self._is_off
+        element = dtypes.of_numpy(value.dtype)
+        return element is not None and self._concerns(value, Layout(element, value.shape, value.dtype))
 
     def _concerns(self, array: NDArray[Any], layout: Layout) -> bool:
         """Say whether a tensor is to travel in shared memory."""
@@ -106,8 +108,7 @@ class SharedMemory:
                 self._lease.forget(segment)
 
     def close(self) -> None:
-        """Let go of all memory; arrays in it stay what they are."""
-        self._lease.close()
+        """Let go of all segments; arrays in them stay what they are."""
         if self._pool is not None:
             self._pool.close()
 
@@ -138,15 +139,13 @@ class SharedMemory:
         out: NDArray[Any] | None,
         seconds: float | None,
     ) -> Placement:
-        target = None if out is None else _find(pool, out, layout)
-        is_fit = out is not None and target is not None and (found is None or not _overlap_in_part(array, out))
-        destination = out if is_fit and out is not None else None
+        destination = out if out is not None and _find(pool, out, layout) is not None else None
         if found is None:
             # Not where the answer goes: what is computed in place cannot be tried again.
             staged = pool.lend(layout.shape, layout.element.numpy)
             np.copyto(staged, array, casting="equiv")
             array = staged
-        if destination is None:
+        if destination is None or overlap_in_part(_address_of(array), _address_of(destination), layout.nbytes):
             destination = pool.lend(layout.shape, layout.element.numpy)
         places = [self._locate(pool, each, layout, seconds) for each in (array, destination)]
         (read_from, source), (written_to, destination_slice) = places
@@ -174,10 +173,9 @@ def _find(pool: SegmentPool, array: NDArray[Any], layout: Layout) -> tuple[Segme
     """Return where an array lies, if that is in a segment and as the server reads it."""
     if not array.flags.c_contiguous or array.dtype != layout.element.numpy:
         return None
-    return pool.find(array.__array_interface__["data"][0], array.nbytes)
+    return pool.find(_address_of(array), array.nbytes)
 
 
-def _overlap_in_part(array: NDArray[Any], out: NDArray[Any]) -> bool:
-    """Say whether two C-contiguous arrays of one size share memory, but do not start together."""
-    distance = abs(array.__array_interface__["data"][0] - out.__array_interface__["data"][0])
-    return bool(0 < distance < array.nbytes)
+def _address_of(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
