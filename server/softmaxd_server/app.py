@@ -27,10 +27,11 @@ from softmaxd_server.health import HealthServicer
 from softmaxd_server.memory_servicer import MemoryServicer
 from softmaxd_server.metrics import Metrics
 from softmaxd_server.metrics_http import MetricsServer
-from softmaxd_server.regions import DEVICE_MEMORY, SHARED_MEMORY, Opener, Regions
+from softmaxd_server.regions import Opener, Regions
 from softmaxd_server.shared_memory import SharedMemoryOpener
 from softmaxd_server.softmax_servicer import SERVICE, SoftmaxServicer
 from softmaxd_server.statuses import ALL_CODES
+from softmaxd_server.transports import DEVICE_MEMORY, SHARED_MEMORY
 
 _log = logging.getLogger(__name__)
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

@@ -133,7 +133,7 @@ def device_indices(device: str) -> list[int]:
     if device == "all":
         return []
     names = [name.strip() for name in device.split(",")]
-    if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
+    if not _are_numbers(names) or len(set(names)) != len(names):
         raise ValueError("it must be all, or indices of devices, each once: 0 or 1,3")
     return [int(name) for name in names]
 
@@ -145,9 +145,13 @@ def user_ids(users: str) -> list[int]:
         ValueError: It is not a list of numbers.
     """
     names = [name.strip() for name in users.split(",") if name.strip()]
-    if not all(name.isascii() and name.isdigit() for name in names):
+    if not _are_numbers(names):
         raise ValueError("it must be numbers of users: 1000 or 1000,1001")
     return [int(name) for name in names]
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    return all(name.isascii() and name.isdigit() for name in names)
 
 
 def parse(arguments: Sequence[str]) -> tuple[Config, bool]:

@@ -21,7 +21,8 @@ from softmaxd_server.errors import (
     OutOfMemoryError,
 )
 from softmaxd_server.header_memo import HeaderMemo, Recipe
-from softmaxd_server.regions import DEVICE_MEMORY, Regions, Slice
+from softmaxd_server.regions import Regions, Slice
+from softmaxd_server.transports import DEVICE_MEMORY, INLINE
 from softmaxd_server.validation import Slices, work_of, work_of_slices
 
 
@@ -35,7 +36,6 @@ class Exchange(NamedTuple):
 UNARY = Exchange(softmax_pb2.SoftmaxRequest, softmax_pb2.SoftmaxResponse)
 STREAM = Exchange(softmax_pb2.SoftmaxStreamRequest, softmax_pb2.SoftmaxStreamResponse)
 
-INLINE = "inline"
 _NO_PHASES: Mapping[str, float] = {}
 
 

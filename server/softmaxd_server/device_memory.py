@@ -6,7 +6,8 @@ from softmaxd_proto.v1 import softmax_pb2
 
 from softmaxd_server.backends.base import DeviceBackend
 from softmaxd_server.errors import InvalidRegionError
-from softmaxd_server.regions import DEVICE_MEMORY, Region
+from softmaxd_server.regions import Region
+from softmaxd_server.transports import DEVICE_MEMORY
 
 
 class DeviceMemoryOpener:

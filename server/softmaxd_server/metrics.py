@@ -17,9 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-TRANSPORTS = ("inline", "shared_memory", "device_memory")
+from softmaxd_server.transports import INLINE, TRANSPORTS
+
 # Each with the ways that its tensors may travel.
-METHODS = {"Softmax": TRANSPORTS, "SoftmaxStream": TRANSPORTS, "GetServerInfo": TRANSPORTS[:1]}
+METHODS = {"Softmax": TRANSPORTS, "SoftmaxStream": TRANSPORTS, "GetServerInfo": (INLINE,)}
 PHASES = ("queue", "upload", "kernel", "download")
 BUCKETS_SECONDS = (*(float(f"{digit}e{exponent}") for exponent in range(-5, 1) for digit in (1, 2, 5)), 10.0)
 _BUCKET_NAMES = (*map(floatToGoString, BUCKETS_SECONDS), "+Inf")

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from softmaxd_server.errors import InvalidTensorError, RegionLimitError, TransportOffError, UnknownRegionError
+from softmaxd_server.transports import DEVICE_MEMORY, SHARED_MEMORY
 
-SHARED_MEMORY = "shared_memory"
-DEVICE_MEMORY = "device_memory"
 # What clients may register, by the names of RegisterMemoryRequest's fields, and the flag that allows it.
 ALLOWED_BY = {SHARED_MEMORY: "--allow-shared-memory", DEVICE_MEMORY: "--allow-device-memory"}
 

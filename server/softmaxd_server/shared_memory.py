@@ -20,7 +20,8 @@ from softmaxd_proto.v1 import softmax_pb2
 
 from softmaxd_server.backends.base import Backend
 from softmaxd_server.errors import InvalidRegionError
-from softmaxd_server.regions import SHARED_MEMORY, Region
+from softmaxd_server.regions import Region
+from softmaxd_server.transports import SHARED_MEMORY
 
 TOKEN_BYTES = 16
 _NAME = re.compile(r"softmaxd-[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -37,7 +38,7 @@ class SharedMemoryOpener:
 
     Args:
         backend: Told of each segment, so that a device can reach it without a copy.
-        mapping: `softmaxd_native`, for its SharedMapping.
+        native: `softmaxd_native`, for its SharedMapping.
         user_ids: Whose segments are taken.
     """
 

@@ -12,11 +12,12 @@ import grpc
 from softmaxd_proto.v1 import softmax_pb2
 
 from softmaxd_server.admission import Admission
-from softmaxd_server.dataplane import INLINE, STREAM, UNARY, Dataplane, Exchange, Outcome
+from softmaxd_server.dataplane import STREAM, UNARY, Dataplane, Exchange, Outcome
 from softmaxd_server.errors import DrainingError, OverloadedError
 from softmaxd_server.metrics import Metrics
 from softmaxd_server.softmax_stream import Context, Pending, SoftmaxStream
 from softmaxd_server.statuses import number_of, status_of
+from softmaxd_server.transports import INLINE
 
 SERVICE = "softmaxd.v1.SoftmaxService"
 # A stream that has been quiet for so long is ended when the server drains; a busy one has the grace period.

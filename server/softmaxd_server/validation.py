@@ -10,7 +10,8 @@ from softmaxd_proto.v1 import softmax_pb2
 
 from softmaxd_server.backends.base import Work
 from softmaxd_server.errors import InvalidTensorError, LostRegionError
-from softmaxd_server.regions import DEVICE_MEMORY, Slice
+from softmaxd_server.regions import Slice
+from softmaxd_server.transports import DEVICE_MEMORY
 
 MAX_RANK = 32  # numpy 1 had this bound, and no client has a use for more
 _MAX_ELEMENTS = 2**63 - 1

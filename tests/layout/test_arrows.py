@@ -34,7 +34,7 @@ SERVER_ORDER = (
     ("backends",),
     ("measuring",),
     ("tuning",),
-    ("metrics", "config", "errors", "cpus", "malloc"),
+    ("metrics", "config", "errors", "cpus", "malloc", "transports"),
 )
 
 

@@ -6,7 +6,8 @@ import pytest
 from softmaxd_proto.v1 import softmax_pb2
 from softmaxd_server import regions as module
 from softmaxd_server.errors import InvalidTensorError, RegionLimitError, TransportOffError, UnknownRegionError
-from softmaxd_server.regions import DEVICE_MEMORY, SHARED_MEMORY, Lease, Region, Regions, Slice
+from softmaxd_server.regions import Lease, Region, Regions, Slice
+from softmaxd_server.transports import DEVICE_MEMORY, SHARED_MEMORY
 
 
 class Opener:
