@@ -32,8 +32,6 @@ def main() -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    if config.keep_memory_bytes and keep_memory(config.keep_memory_bytes):
-        _log.info("the C library keeps up to %d bytes that are free (--keep-memory-bytes)", config.keep_memory_bytes)
     try:
         _run(_serve(config))
     except StartError as error:
@@ -48,6 +46,8 @@ async def _serve(config: configuration.Config) -> None:
     await server.start()
     sys.stderr.write(server.describe() + "\n")
     sys.stderr.flush()
+    if config.keep_memory_bytes and keep_memory(config.keep_memory_bytes):
+        _log.info("the C library keeps up to %d bytes that are free (--keep-memory-bytes)", config.keep_memory_bytes)
     await server.serve()
 
 
