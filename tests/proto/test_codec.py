@@ -49,8 +49,8 @@ slices = st.builds(
     offset=st.integers(0, 2**64 - 1),
     byte_size=st.integers(0, 2**64 - 1),
 )
-# Hypothesis makes its table of Unicode when it first needs it on a machine. That takes 1.4 s, which as part of a test it
-# would take for an input that is slow to make.
+# Hypothesis makes its table of Unicode when it first needs it on a machine, in 1.4 s. Within a test it would take that
+# for an input that is slow to make.
 st.text().validate()
 # What a field of the messages may hold, by its name; 4 is no DataType, and legal on the wire.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
